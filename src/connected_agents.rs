@@ -25,11 +25,11 @@ pub use replica_requests::{
 use kubesvc_core::lifecycle::{SessionFact, Tick};
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 
-/// The leader's clock, in seconds. Only the leader's clock task advances it.
+/// Seconds for which this process was able to lead. Only the leader's clock task advances it.
 #[derive(Debug, Default)]
-pub struct Ticks(AtomicU64);
+pub struct LeaderClock(AtomicU64);
 
-impl Ticks {
+impl LeaderClock {
     /// The current tick.
     pub fn now(&self) -> Tick {
         self.0.load(Ordering::Relaxed)

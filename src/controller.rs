@@ -26,7 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::connected_agents::{ConnectedAgents, Ticks};
+use crate::connected_agents::{ConnectedAgents, LeaderClock};
 use crate::informers::{AccountIndex, AccountKey, AgentIndex};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
 use crate::secrets::CredentialSource;
@@ -38,13 +38,13 @@ use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::{LifecyclePolicy, Tick};
 use kubesvc_core::secret_reference::is_read_by_operator;
 use kubesvc_core::source_rules::SourceRules;
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::Store;
 use kubesvc_store::account_projection::Projection;
 use listings::Listings;
-use reconcile::Schedule;
+use reconcile::ReconcileSchedule;
 use transient_state::{Elections, TransientStates};
 
 pub use adoption::AdoptedRows;
@@ -80,7 +80,7 @@ pub struct ControllerContext {
     /// Which accounts may use credentials outside their own namespace.
     pub source_rules: Arc<SourceRules>,
     /// The leader's clock, in seconds.
-    pub ticks: Arc<Ticks>,
+    pub ticks: Arc<LeaderClock>,
     /// uids of accounts that the hub wants reconciled.
     pub wakes: Arc<WorkQueue<String>>,
     /// Secrets that changed, by namespace and name.
@@ -104,7 +104,7 @@ pub struct ControllerContext {
 /// The controller while it leads.
 struct Controller {
     context: ControllerContext,
-    schedule: Schedule,
+    schedule: ReconcileSchedule,
     transient_states: TransientStates,
     events: Events,
     /// Elections that are being written.
@@ -122,7 +122,7 @@ struct Controller {
 
 impl Controller {
     fn new(context: ControllerContext, events: Events) -> Self {
-        let schedule = Schedule::new(context.accounts.follow());
+        let schedule = ReconcileSchedule::new(context.accounts.follow());
         let leading_since = context.ticks.now();
         Self {
             context,
@@ -183,7 +183,7 @@ async fn keep_time(controller: &Controller, stop: &CancellationToken) {
             context.replicas.backlog_since(context.ticks.now());
             controller.schedule.wake_due(context.ticks.now());
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(second, stop, tick).await;
 }
@@ -195,7 +195,7 @@ async fn follow_connected_agents(controller: &Controller, stop: &CancellationTok
     let wake = |uids: Vec<String>| async move {
         let accounts = uids.iter().filter_map(|uid| context.accounts.by_uid(uid));
         controller.schedule.wakes.wake_all(accounts.map(|account| AccountKey::of(&account)));
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, wake).await;
 }
@@ -212,7 +212,7 @@ async fn follow_secrets(controller: &Controller, stop: &CancellationToken) {
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, recheck).await;
 }
@@ -227,7 +227,7 @@ async fn resync(controller: &Controller, stop: &CancellationToken) {
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, wake_all).await;
 }

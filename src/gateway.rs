@@ -55,7 +55,7 @@ use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::listen::bodies::BodyMemory;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_store::OperationStore;
 use listener::ConnectionInfo;
@@ -65,7 +65,7 @@ use status::Refusal;
 
 pub use listener::GatewayListener;
 pub use own_certificate::OwnCertificate;
-pub use tls::{ServerCertificate, TlsError, TlsFiles};
+pub use tls::{ServingCertificate, TlsError, TlsFiles};
 
 /// Group of the API.
 const GROUP: &str = "proxy.kubesvc.io";
@@ -76,9 +76,9 @@ const VERSION: &str = "v1alpha1";
 const BODIES_KIB: usize = 256 * 1024;
 
 /// Why a body ends early.
-type BodyError = Box<dyn std::error::Error + Send + Sync>;
+type BodyStreamError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of an answer.
-type Body = UnsyncBoxBody<Bytes, BodyError>;
+type Body = UnsyncBoxBody<Bytes, BodyStreamError>;
 
 /// What the gateway calls.
 #[derive(Clone)]

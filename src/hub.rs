@@ -67,17 +67,17 @@ pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAss
 pub use table_writers::fences::{FenceRows, StoredFences};
 pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
 
-use crate::connected_agents::{ReplicaRequests, Ticks};
+use crate::connected_agents::{LeaderClock, ReplicaRequests};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
 use agent_admission::handshake::AgentStreams;
 use agent_admission::listener::{self, ConnectionPolicy};
 use agent_admission::{Admission, draining, server};
-use agent_status::{AgentStatus, AgentStatusWakes};
+use agent_status::{AgentStatusWakes, AgentStatusWriter};
 use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
 use caching::Caching;
-use context::{Credentials, HubContext};
+use context::{CredentialReader, HubContext};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -141,7 +141,7 @@ pub struct HubPorts {
     /// The tables of cached objects; absent: agents are not asked to stream any.
     pub cache: Option<CachePorts>,
     /// The leader's clock.
-    pub ticks: Arc<Ticks>,
+    pub ticks: Arc<LeaderClock>,
     /// Uids of accounts that the leader reconciles again.
     pub leader: Arc<WorkQueue<String>>,
     /// Whether this replica leads.
@@ -155,7 +155,7 @@ pub struct Hub {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     zone_probes: Arc<ZoneProbes>,
-    agent_status: Arc<AgentStatus>,
+    agent_status: Arc<AgentStatusWriter>,
     admission: Arc<Admission>,
     tables: Arc<TableWriters>,
     caching: Option<Arc<Caching>>,
@@ -190,10 +190,10 @@ impl Hub {
             Arc::new(LeaderWakes(ports.leader)),
         ]);
         let sessions = Arc::new(Sessions::new(Arc::clone(&context), events));
-        let credentials = Arc::new(Credentials::new(ports.credentials));
+        let credentials = Arc::new(CredentialReader::new(ports.credentials));
         let zone_probes =
             Arc::new(ZoneProbes::new(Arc::clone(&context), Arc::clone(&sessions), Arc::clone(&credentials)));
-        let agent_status = Arc::new(AgentStatus::new(
+        let agent_status = Arc::new(AgentStatusWriter::new(
             Arc::clone(&context),
             Arc::clone(&sessions),
             Arc::clone(&zone_probes),

@@ -13,36 +13,37 @@
 //! | [`runner`], [`job`] | the requests of one operation, and how far it is |
 //! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
 //! | [`document_threads`] | threads for manifests that take long |
-//! | [`known`] | operations that run or ran a moment ago, with their answers |
-//! | [`in_flight`], [`object_turns`], [`kinds`] | bounds, one operation at a time for each object, kinds of clusters |
+//! | [`known_operations`] | operations that run or ran a moment ago, with their answers |
+//! | [`in_flight`], [`object_turns`] | bounds; one operation at a time for each object |
+//! | [`cluster_kinds`] | kinds of the clusters of accounts |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
 //! | [`audit_lines`] | audit lines of refused calls and of writes |
-//! | [`reading`], [`record_view`] | records for callers, and results that people give |
-//! | [`upkeep`] | of the leader: what dead replicas left open, and purging the history; of each: what its former process left |
+//! | [`caller_records`], [`record_view`] | records for callers, and results that people give |
+//! | [`settlement`] | ends of what dead replicas and former processes left open, and the purge of the history |
 //! | [`refusal`], [`metrics`] | why a call is refused; `kubesvc_operations_*` |
 
 mod audit_lines;
+mod caller_records;
 mod checks;
+mod cluster_kinds;
 mod document_threads;
 mod failures;
 mod in_flight;
 mod job;
-mod kinds;
-mod known;
+mod known_operations;
 mod metrics;
 mod object_turns;
 mod pending_rows;
-mod reading;
 mod record_view;
 mod records;
 mod refusal;
 mod row_queue;
 mod runner;
+mod settlement;
 mod submission;
 #[cfg(test)]
 pub(crate) mod tests;
-mod upkeep;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -55,22 +56,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-pub use known::EndedOperation;
+pub use known_operations::EndedOperation;
 pub use record_view::OperationRecordView;
 pub use refusal::OperationRefusal;
+pub use settlement::OperationUpkeep;
 pub use submission::{OperationCall, OperationCaller, Submitted};
-pub use upkeep::OperationUpkeep;
 
 use crate::access::audit::{AuditEvent, AuditLine, AuditLog};
 use crate::access::{Access, CallerCounts};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::leases::Replicas;
+use cluster_kinds::ClusterKinds;
 use document_threads::DocumentThreads;
 use in_flight::InFlight;
 use job::Job;
-use kinds::KindsOfAccounts;
-use known::KnownOperations;
+use known_operations::KnownOperations;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_core::operations::Outcome;
@@ -150,7 +151,7 @@ pub struct Operations {
     known: KnownOperations,
     in_flight: Arc<InFlight>,
     turns: Arc<ObjectTurns>,
-    kinds: KindsOfAccounts,
+    kinds: ClusterKinds,
     documents: DocumentThreads,
     rows: RowQueue,
     metrics: Arc<OperationMetrics>,
@@ -182,7 +183,7 @@ impl Operations {
             known: KnownOperations::default(),
             in_flight,
             turns: Arc::default(),
-            kinds: KindsOfAccounts::default(),
+            kinds: ClusterKinds::default(),
             documents: DocumentThreads::default(),
             metrics,
             tasks: TaskTracker::new(),
@@ -283,6 +284,6 @@ impl OperationHistory for Operations {
     }
 
     async fn flush(&self) {
-        self.rows.flush(reading::FLUSH_TIMEOUT).await;
+        self.rows.flush(caller_records::FLUSH_TIMEOUT).await;
     }
 }

@@ -1,12 +1,12 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
 mod cache_sweeps;
+mod caching_adapter;
 mod check;
 mod cli;
 mod gateway;
 mod kube_client;
 mod lead;
-mod object_rows;
 mod readiness;
 mod replicas;
 mod run;
@@ -33,7 +33,7 @@ pub use cli::main;
 /// Why the operator cannot start, or ended by itself: what is missing, and what to do. A cause in the middle of a text
 /// is no source, since its text would stand there twice.
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+enum OperatorError {
     /// The process cannot handle its signals.
     #[error("signals cannot be caught")]
     Signals(#[source] io::Error),
@@ -106,16 +106,16 @@ mod tests {
         let address = "127.0.0.1".to_owned();
         let settings = "server.address, server.port";
         assert_eq!(
-            chain(&StartError::Listen { address, port: 7002, settings, cause: cause() }),
+            chain(&OperatorError::Listen { address, port: 7002, settings, cause: cause() }),
             "cannot listen on 127.0.0.1:7002 (server.address, server.port): address in use; choose another port, or stop \
              the process that uses it"
         );
-        assert_eq!(chain(&StartError::Signals(cause())), "signals cannot be caught: address in use");
-        assert_eq!(chain(&StartError::Listener(cause())), "address in use");
+        assert_eq!(chain(&OperatorError::Signals(cause())), "signals cannot be caught: address in use");
+        assert_eq!(chain(&OperatorError::Listener(cause())), "address in use");
         let store = StoreError::Refused { what: "table t".to_owned(), source: std::sync::Arc::new(cause()) };
-        assert_eq!(chain(&StartError::Database(store)), "the database refuses table t: address in use");
+        assert_eq!(chain(&OperatorError::Database(store)), "the database refuses table t: address in use");
         let (path, source) = (PathBuf::from("/k"), KubeconfigError::FindPath);
         let why = chain(&source);
-        assert_eq!(chain(&StartError::KubeconfigFlag { path, source }), format!("--kubeconfig /k: {why}"));
+        assert_eq!(chain(&OperatorError::KubeconfigFlag { path, source }), format!("--kubeconfig /k: {why}"));
     }
 }

@@ -53,11 +53,11 @@ pub use calls::{
     RelayError, RemoteAgent, RemoteHolders,
 };
 pub use client::CallError;
-pub use frames::{ByteStream, FrameError, FrameSigner, KEEP_ALIVE_INTERVAL, MAX_FRAME_BYTES, PeerFrames};
+pub use frames::{FrameError, FrameSigner, IncomingBytes, KEEP_ALIVE_INTERVAL, MAX_FRAME_BYTES, PeerFrames};
 pub use membership::Replica;
 pub use received_calls::{AnswerSigner, UncheckedCall};
 pub use relays::{
-    AgentProcess, FRAMES_PROTOCOL, MAX_RELAYED, RelayFailure, RelayedAnswer, RelayedCall, read_stream,
+    FRAMES_PROTOCOL, MAX_RELAYED, RelayFailure, RelayedAnswer, RelayedCall, RemoteAgentProcess, read_stream,
 };
 pub use signature::SignatureError;
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `relaying` | a request made by the agents of another replica, at the replica that asks |
 //! | [`received`] | the same at the replica that has the agent |
-//! | `recalling` | the answer of a write, asked for again wherever its agent is by then |
+//! | `answer_recovery` | the answer of a write, asked for again wherever its agent is by then |
 //! | `forgetting` | of which writes callers have the end, so that agents keep it no longer |
 //! | `messages` | what replicas say to one another about requests; pure |
 //! | `metrics` | `kubesvc_relayed_requests_*` |
@@ -14,10 +14,10 @@
 //! account's zone. At most [`MAX_ASKED_AGENTS`] agents are asked, a further one only if the first has certainly executed
 //! nothing. A write whose connection was lost, to the agent or to the replica between, is recalled until its deadline.
 
+mod answer_recovery;
 mod forgetting;
 mod messages;
 mod metrics;
-mod recalling;
 pub mod received;
 mod relaying;
 
@@ -35,6 +35,7 @@ use crate::connected_agents::{
     SendFailure, UpgradedBytes,
 };
 use crate::peers::{Peers, Replica};
+use answer_recovery::{RecallEnd, Suspects};
 use forgetting::Forgets;
 use kubesvc_core::AgentId;
 use kubesvc_core::operations::ApplySettings;
@@ -42,7 +43,6 @@ use kubesvc_core::requests::apply_settings::apply_settings;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
 use metrics::RelayMetrics;
-use recalling::{RecallEnd, Suspects};
 
 /// Time for which another replica's answer about an agent's settings is remembered.
 const APPLY_SETTINGS_TIME: Duration = Duration::from_secs(30);

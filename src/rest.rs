@@ -77,7 +77,7 @@ use kubesvc_runtime::listen::http::HttpLimits;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{CacheStore, Store};
-use memory_limit::{MemoryPermit, RequestLimits};
+use memory_limit::{MemoryPermit, RestLimits};
 
 /// Time limit for a writing request to wait for its turn.
 const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -163,7 +163,7 @@ pub struct RestPorts {
 pub struct RestState {
     settings: Arc<RestSettings>,
     ports: RestPorts,
-    limits: Arc<RequestLimits>,
+    limits: Arc<RestLimits>,
 }
 
 impl std::ops::Deref for RestState {
@@ -177,7 +177,7 @@ impl std::ops::Deref for RestState {
 impl RestState {
     /// Creates the state, with request limits sized for the configured body limit.
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
-        let limits = Arc::new(RequestLimits::new(settings.max_body_bytes));
+        let limits = Arc::new(RestLimits::new(settings.max_body_bytes));
         let kube = ports.kube.clone().at_most(MAX_CONCURRENT_CALLS);
         Self { settings: Arc::new(settings), ports: RestPorts { kube, ..ports }, limits }
     }

@@ -17,16 +17,16 @@ pub(super) const NO_LIFETIME: Duration = Duration::from_secs(1);
 const MAX_ANSWERS: u64 = 20_000;
 
 /// Digest of a question. A token is never a key itself.
-pub(super) type Digest = [u8; 32];
+pub(super) type QuestionDigest = [u8; 32];
 
 /// An answer, and when it came.
-type Kept<T> = OnceCell<(Result<T, AccessError>, Instant)>;
+type CachedAnswer<T> = OnceCell<(Result<T, AccessError>, Instant)>;
 
 /// Answers by the digest of their question. Concurrent callers with one question ask once. That nobody could be asked is
 /// no answer, and is not kept.
-pub(super) struct Answers<T>(Cache<Digest, Arc<Kept<T>>>);
+pub(super) struct AnswerCache<T>(Cache<QuestionDigest, Arc<CachedAnswer<T>>>);
 
-impl<T: Clone + Send + Sync + 'static> Answers<T> {
+impl<T: Clone + Send + Sync + 'static> AnswerCache<T> {
     pub(super) fn new() -> Self {
         Self(Cache::builder().max_capacity(MAX_ANSWERS).time_to_live(YES_LIFETIME * 2).build())
     }
@@ -34,7 +34,7 @@ impl<T: Clone + Send + Sync + 'static> Answers<T> {
     /// Returns the answer that is kept, or asks.
     pub(super) async fn get(
         &self,
-        question: Digest,
+        question: QuestionDigest,
         ask: impl Future<Output = Result<T, AccessError>> + Send,
     ) -> Result<T, AccessError> {
         if let Some(kept) = self.0.get(&question)

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::Principal;
 use kubesvc_core::requests::target::RequestPath;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
 
 /// Maximum length of a text, in characters.

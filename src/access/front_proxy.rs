@@ -21,7 +21,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::answers::Digest;
+use super::answers::QuestionDigest;
 use super::{AccessError, Caller, Principal, Via};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
@@ -119,7 +119,7 @@ pub(super) struct FrontProxyRules {
     uid_headers: Vec<String>,
     group_headers: Vec<String>,
     extra_prefixes: Vec<String>,
-    verdicts: Mutex<HashMap<Digest, bool>>,
+    verdicts: Mutex<HashMap<QuestionDigest, bool>>,
 }
 
 impl FrontProxyRules {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{HeaderMap, Uri};
 use parking_lot::Mutex;
 
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 /// Maximum size of these heads together, in bytes.
 const MAX_HEADS_BYTES: usize = 32 * 1024 * 1024;

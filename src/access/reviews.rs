@@ -13,7 +13,7 @@ use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::answers::{Answers, Digest};
+use super::answers::{AnswerCache, QuestionDigest};
 use super::front_proxy::FrontProxy;
 use super::{ACCESS_GROUP, Access, AccessError, AccountAccess, Caller, Principal, Via};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeAccess, KubeError, WriteOptions};
@@ -51,10 +51,10 @@ pub enum AccessMode {
 pub struct KubeAccessReviews {
     mode: AccessMode,
     front_proxy: FrontProxy,
-    tokens: Answers<Arc<Principal>>,
+    tokens: AnswerCache<Arc<Principal>>,
     /// Tokens that were good before. They are reviewed as others are.
-    known_tokens: Cache<Digest, ()>,
-    rights: Answers<()>,
+    known_tokens: Cache<QuestionDigest, ()>,
+    rights: AnswerCache<()>,
     token_reviews: Reviews,
     known_token_reviews: Reviews,
     access_reviews: Reviews,
@@ -88,16 +88,16 @@ impl KubeAccessReviews {
             known_token_reviews: Reviews::new(kube, MAX_WAITING_KNOWN_TOKEN_REVIEWS),
             access_reviews,
             mode,
-            tokens: Answers::new(),
+            tokens: AnswerCache::new(),
             known_tokens: Cache::builder()
                 .max_capacity(MAX_KNOWN_TOKENS)
                 .time_to_live(KNOWN_TOKEN_LIFETIME)
                 .build(),
-            rights: Answers::new(),
+            rights: AnswerCache::new(),
         })
     }
 
-    async fn review_token(&self, token: &str, digest: Digest) -> Result<Arc<Principal>, AccessError> {
+    async fn review_token(&self, token: &str, digest: QuestionDigest) -> Result<Arc<Principal>, AccessError> {
         let is_known = self.known_tokens.contains_key(&digest);
         let reviews = if is_known { &self.known_token_reviews } else { &self.token_reviews };
         let _place = reviews.place()?;
@@ -236,7 +236,7 @@ fn spec(principal: &Principal, access: &AccountAccess) -> SubjectAccessReviewSpe
 }
 
 /// Digest of a question about rights: of all that the answer depends on.
-fn digest(spec: &SubjectAccessReviewSpec) -> Result<Digest, AccessError> {
+fn digest(spec: &SubjectAccessReviewSpec) -> Result<QuestionDigest, AccessError> {
     let text = serde_json::to_vec(spec);
     let text =
         text.map_err(|_| AccessError::Unavailable("the question about rights has no text".to_owned()))?;

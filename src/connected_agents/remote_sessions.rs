@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::Ticks;
+use super::LeaderClock;
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::Replicas;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionEnding, SessionFact, Tick};
@@ -52,7 +52,7 @@ pub struct RemoteSessions {
     agents: Arc<AgentIndex>,
     accounts: Arc<AccountIndex>,
     replicas: Arc<Replicas>,
-    ticks: Arc<Ticks>,
+    ticks: Arc<LeaderClock>,
     changed: Arc<WorkQueue<String>>,
     /// Accounts affected by changes that [`RemoteSessions::catch_up`] applied, not yet published to the
     /// leader.
@@ -67,7 +67,7 @@ impl RemoteSessions {
         agents: Arc<AgentIndex>,
         accounts: Arc<AccountIndex>,
         replicas: Arc<Replicas>,
-        ticks: Arc<Ticks>,
+        ticks: Arc<LeaderClock>,
     ) -> Self {
         let changed = agents.follow();
         let members = Mutex::default();

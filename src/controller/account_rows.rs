@@ -16,7 +16,7 @@ use kubesvc_core::failure::FailureClass;
 use kubesvc_core::lifecycle::RowFact;
 use kubesvc_core::name_precedence::awaits_request;
 use kubesvc_core::{GrantPhase, KubesvcAccount, account_row};
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Interval between comparisons of rows and objects.
@@ -34,14 +34,14 @@ pub(super) async fn repair(controller: &Controller, stop: &CancellationToken) {
     controller.context.tasks.drive(task, stop, |_: Vec<()>| compare_rows(controller)).await;
 }
 
-async fn compare_rows(controller: &Controller) -> Outcome {
+async fn compare_rows(controller: &Controller) -> AttemptOutcome {
     let projection = &controller.context.projection;
     if projection.problem().is_some() {
         // The next run follows as soon as the database is available.
-        return Outcome::Done;
+        return AttemptOutcome::Done;
     }
     let outcome = match projection.repair(|| expected_rows(&controller.context)).await {
-        Ok(repair) if repair.is_nothing() => Outcome::Done,
+        Ok(repair) if repair.is_nothing() => AttemptOutcome::Done,
         Ok(repair) => {
             info!(
                 inserted = repair.inserted,
@@ -50,11 +50,11 @@ async fn compare_rows(controller: &Controller) -> Outcome {
                 refused = repair.refused,
                 "repaired rows"
             );
-            Outcome::Done
+            AttemptOutcome::Done
         }
         Err(error) => {
             warn!(error = %chain(&error), "cannot compare rows with their objects; retrying in a minute");
-            Outcome::Refused(chain(&error))
+            AttemptOutcome::Refused(chain(&error))
         }
     };
     report_foreign(controller);

@@ -30,7 +30,7 @@ use kubesvc_core::lifecycle::RowFact;
 use kubesvc_core::owned_secret::Contents;
 use kubesvc_core::row_adoption::Adoption;
 use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, account_row, not_watched, row_adoption};
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::kube_access::{ErrorClass, WriteOptions};
 use kubesvc_runtime::rate_limit::Urgency;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -74,11 +74,11 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let adopt = |_: Vec<()>| async {
         if context.projection.problem().is_some() {
             // The next run follows as soon as the database is available.
-            return Outcome::Done;
+            return AttemptOutcome::Done;
         }
         adopt_all(controller, home)
             .await
-            .map_or_else(|error| Outcome::failed(chain(&error)), |()| Outcome::Done)
+            .map_or_else(|error| AttemptOutcome::failed(chain(&error)), |()| AttemptOutcome::Done)
     };
     context.tasks.drive(task, stop, adopt).await;
 }

@@ -9,7 +9,7 @@ use super::Controller;
 use crate::leases::Replicas;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::lifecycle::Fact;
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::{Assignment, AssignmentChanges, StoreError};
 
@@ -31,13 +31,13 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     context.tasks.drive(task, stop, |_: Vec<()>| clear_up(controller)).await;
 }
 
-async fn clear_up(controller: &Controller) -> Outcome {
+async fn clear_up(controller: &Controller) -> AttemptOutcome {
     let context = &controller.context;
     let removed = remove_rows(controller).await;
     context.replicas.remove_long_gone(&context.leases).await;
-    let Err(error) = removed else { return Outcome::Done };
+    let Err(error) = removed else { return AttemptOutcome::Done };
     warn!(error = %chain(&error), "cannot remove the rows of dead replicas; retrying in a minute");
-    Outcome::Refused(chain(&error))
+    AttemptOutcome::Refused(chain(&error))
 }
 
 async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {

@@ -14,7 +14,7 @@ use super::account_rows::first_of;
 use crate::informers::ForeignAccount;
 use kubesvc_core::Installation;
 use kubesvc_core::lifecycle::EventDraft;
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Interval between checks whether the other installations are still there.
@@ -38,7 +38,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     controller.context.tasks.drive(task, stop, |_: Vec<()>| check(controller)).await;
 }
 
-async fn check(controller: &Controller) -> Outcome {
+async fn check(controller: &Controller) -> AttemptOutcome {
     let (accounts, told) = (&controller.context.accounts, &controller.foreign_accounts);
     let foreign = accounts.foreign();
     let uids: HashSet<_> = foreign.iter().map(|one| one.account.uid()).collect();
@@ -82,7 +82,7 @@ async fn check(controller: &Controller) -> Outcome {
     }
     *told.unchecked.lock() = unchecked;
     accounts.operators_gone(gone);
-    problem.map_or(Outcome::Done, Outcome::Refused)
+    problem.map_or(AttemptOutcome::Done, AttemptOutcome::Refused)
 }
 
 impl Controller {

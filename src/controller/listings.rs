@@ -11,13 +11,13 @@ use super::Controller;
 use crate::informers::AccountKey;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{KubesvcAccount, KubesvcAgent, ListingAgent, object_names};
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 
 /// Maximum number of changed agents processed at once.
 const BATCH: usize = 1000;
 
 /// A digest of an account name, as stored in agents' objects.
-type Digest = u64;
+type NameDigest = u64;
 
 /// The account names that agents list.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Listings(Mutex<Listed>);
 struct Listed {
     /// By name of the agent's object: the object as last processed.
     by_agent: HashMap<String, Arc<KubesvcAgent>>,
-    by_digest: BTreeSet<(Digest, Arc<ListingAgent>)>,
+    by_digest: BTreeSet<(NameDigest, Arc<ListingAgent>)>,
     /// Whether all existing agents were processed once.
     is_complete: bool,
 }
@@ -35,7 +35,7 @@ struct Listed {
 impl Listings {
     /// Processes the current object of an agent; `None` if it is gone. Returns the names that are newly listed or no
     /// longer listed.
-    fn update(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<Digest> {
+    fn update(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<NameDigest> {
         // Lists of agents that were never approved do not count.
         let agent = agent.filter(|agent| agent.was_approved() && !listed(agent).is_empty());
         let mut all = self.0.lock();
@@ -43,7 +43,7 @@ impl Listings {
             Some(agent) => all.by_agent.insert(name.to_owned(), Arc::clone(agent)),
             None => all.by_agent.remove(name),
         };
-        let digests = |agent: Option<&KubesvcAgent>| -> HashSet<Digest> {
+        let digests = |agent: Option<&KubesvcAgent>| -> HashSet<NameDigest> {
             agent.map(listed).unwrap_or_default().iter().filter_map(|text| parse(text)).collect()
         };
         let (was, is) = (digests(before.as_deref()), digests(agent.as_deref()));
@@ -113,12 +113,12 @@ pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
         if !changed.is_empty() {
             wake(controller, &changed, |_| false);
         }
-        Outcome::Done
+        AttemptOutcome::Done
     };
     context.tasks.drive(task, stop, update).await;
 }
 
-fn wake(controller: &Controller, changed: &HashSet<Digest>, too: impl Fn(&KubesvcAccount) -> bool) {
+fn wake(controller: &Controller, changed: &HashSet<NameDigest>, too: impl Fn(&KubesvcAccount) -> bool) {
     let accounts = controller.context.accounts.all();
     let declared = accounts.iter().filter(|account| !account.is_static());
     let concerned = declared.filter(|account| {
@@ -137,8 +137,8 @@ fn listing_agent(agent: &KubesvcAgent) -> Arc<ListingAgent> {
     Arc::new(ListingAgent { zone_id, agent_id })
 }
 
-fn parse(digest: &str) -> Option<Digest> {
-    Digest::from_str_radix(digest, 16).ok()
+fn parse(digest: &str) -> Option<NameDigest> {
+    NameDigest::from_str_radix(digest, 16).ok()
 }
 
 #[cfg(test)]
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn accounts_wake_when_their_name_is_listed_or_unlisted() {
         let listings = Listings::default();
-        let digests = |names: &[&str]| -> HashSet<Digest> {
+        let digests = |names: &[&str]| -> HashSet<NameDigest> {
             names.iter().filter_map(|name| parse(&object_names::digest(name))).collect()
         };
         assert_eq!(listings.update("a", Some(agent("a", true, &["x", "y"]))), digests(&["x", "y"]));

@@ -13,7 +13,7 @@ use super::act::ActionOutcome;
 use crate::secrets::{AccountSecret, AccountSecretError, SecretWriter};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::owned_secret::is_named_by;
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeError};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
@@ -85,10 +85,10 @@ pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationTok
     let task = task.retry_delays(RETRY_DELAY, RETRY_DELAY).logs_itself();
     let update = |secrets: Vec<(String, String)>| async move {
         let failed = update(controller, &secrets).await;
-        let Some(((namespace, secret), error)) = failed.first() else { return Outcome::Done };
+        let Some(((namespace, secret), error)) = failed.first() else { return AttemptOutcome::Done };
         let error = chain(error);
         warn_unless_away!(namespace, secret, failed = failed.len(), error, "cannot update Secrets; retrying");
-        Outcome::Failed(failed.into_iter().map(|(key, _)| key).collect(), error)
+        AttemptOutcome::Failed(failed.into_iter().map(|(key, _)| key).collect(), error)
     };
     context.tasks.drive(task, stop, update).await;
 }

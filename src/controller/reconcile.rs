@@ -201,7 +201,7 @@ impl Controller {
 
 /// When each account is reconciled: those that wait, are due later, or are being reconciled. No account is reconciled
 /// by two workers at once. Bounded by the number of accounts.
-pub(super) struct Schedule {
+pub(super) struct ReconcileSchedule {
     pub(super) wakes: Arc<WorkQueue<AccountKey>>,
     timers: Mutex<Timers>,
     under_way: Mutex<HashMap<AccountKey, bool>>,
@@ -213,7 +213,7 @@ struct Timers {
     by_key: HashMap<AccountKey, Tick>,
 }
 
-impl Schedule {
+impl ReconcileSchedule {
     pub(super) fn new(wakes: Arc<WorkQueue<AccountKey>>) -> Self {
         Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
     }

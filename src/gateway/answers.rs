@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::BodyError;
+use super::BodyStreamError;
 use super::checks::Recheck;
 use super::metrics::GatewayMetrics;
 use super::records::{Ending, SharedRecorder};
@@ -25,7 +25,7 @@ use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::OperationOutcome;
 
 /// A watch, a followed log or an upgraded connection, until it is dropped: its checks, its count and its audit lines.
-pub(super) struct OpenStream {
+pub(super) struct AuditedStream {
     recorder: SharedRecorder,
     metrics: GatewayMetrics,
     code: StatusCode,
@@ -38,7 +38,7 @@ pub(super) struct OpenStream {
     _recheck: AbortOnDropHandle<()>,
 }
 
-impl OpenStream {
+impl AuditedStream {
     pub(super) fn begin(
         recorder: SharedRecorder,
         metrics: GatewayMetrics,
@@ -59,7 +59,7 @@ impl OpenStream {
     }
 }
 
-impl Drop for OpenStream {
+impl Drop for AuditedStream {
     fn drop(&mut self) {
         self.metrics.streams.dec();
         let (reason, agent) = (self.reason.lock().clone(), Some(&self.agent));
@@ -73,7 +73,7 @@ impl Drop for OpenStream {
 pub(super) struct AnswerBody {
     from_cluster: ByteStream<RequestError>,
     /// Of a stream, what ends with it, and when it must end.
-    stream: Option<(OpenStream, BoxFuture<'static, ()>)>,
+    stream: Option<(AuditedStream, BoxFuture<'static, ()>)>,
     /// Of a watch in JSON: it ends at the end of a line once the operator stops.
     stopping: Option<(CancellationToken, BoxFuture<'static, ()>)>,
     lines: WatchLines,
@@ -96,7 +96,7 @@ impl AnswerBody {
     /// The body of a stream. `stopping` is given for a watch whose objects are lines.
     pub(super) fn stream(
         from_cluster: ByteStream<RequestError>,
-        stream: OpenStream,
+        stream: AuditedStream,
         stopping: Option<CancellationToken>,
     ) -> Self {
         let refused = stream.refused.clone().cancelled_owned().boxed();
@@ -104,7 +104,7 @@ impl AnswerBody {
         Self { stream: Some((stream, refused)), stopping, ..Self::short(from_cluster, None) }
     }
 
-    fn cut(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn cut(&mut self, why: &str) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         self.has_ended = true;
         if let Some((stream, _)) = &self.stream {
             let mut reason = stream.reason.lock();
@@ -128,12 +128,12 @@ impl AnswerBody {
 
 impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = BodyStreamError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyStreamError>>> {
         let this = self.get_mut();
         if this.has_ended {
             return Poll::Ready(None);

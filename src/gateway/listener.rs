@@ -21,8 +21,8 @@ use tracing::{debug, warn};
 
 use super::Gateway;
 use super::status::Refusal;
-use super::tls::{ServerCertificate, server_config};
-use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, Caller, LogRateLimit};
+use super::tls::{ServingCertificate, server_config};
+use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, ClientAddress, LogRateLimit};
 use kubesvc_runtime::listen::connection_phase::{ConnectionDeadlines, ConnectionPhase};
 use kubesvc_runtime::listen::connection_slots::{ConnectionSlots, SlotRefusal};
 use kubesvc_runtime::listen::refused_heads::{MAX_HEAD_BYTES, RefusedHeads};
@@ -63,7 +63,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// What is known of a connection. Each of its requests has it as an extension; an upgraded one keeps it until it ends.
 pub(super) struct ConnectionInfo {
     /// Where it comes from.
-    pub(super) address: Caller,
+    pub(super) address: ClientAddress,
     /// Whether it is of the API server that passes calls on.
     pub(super) is_front_proxy: bool,
     /// The certificates that the caller has shown, its own first; it has the private key of that one.
@@ -134,7 +134,7 @@ impl GatewayListener {
         listener: TcpListener,
         connections: usize,
         addresses: AddressLimits,
-        certificate: Arc<ServerCertificate>,
+        certificate: Arc<ServingCertificate>,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             listener,
@@ -183,7 +183,7 @@ impl GatewayListener {
             Ok(slot) => Arc::new(slot),
             Err(refusal) => return refused(&self.log_limit, peer.ip(), refusal),
         };
-        let caller = Caller::of(peer.ip());
+        let caller = ClientAddress::of(peer.ip());
         let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, DEADLINES));
         let _ = stream.set_nodelay(true);
         let stream = MonitoredStream::encrypted(stream, Arc::clone(&phase), Arc::clone(&slot));
@@ -224,7 +224,7 @@ impl GatewayListener {
 }
 
 fn refused(log_limit: &LogRateLimit, peer: IpAddr, refusal: SlotRefusal) {
-    let (caller, (reason, why)) = (Caller::of(peer), refusal.reason());
+    let (caller, (reason, why)) = (ClientAddress::of(peer), refusal.reason());
     if log_limit.may_log(reason, caller) {
         warn!(%caller, "connection to the API of accounts closed: {why}");
     }

@@ -23,7 +23,7 @@ use tracing::info;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::tls::{ServerCertificate, TlsError, certified_key};
+use super::tls::{ServingCertificate, TlsError, certified_key};
 use super::{GROUP, VERSION};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_stale};
 
@@ -70,14 +70,14 @@ pub enum OwnCertificateError {
 pub struct OwnCertificate {
     kube: KubeAccess,
     namespace: String,
-    certificate: Arc<ServerCertificate>,
+    certificate: Arc<ServingCertificate>,
     /// The version of the APIService that was last found to be right (`None` if there was none), and when.
     kept: Mutex<Option<(Option<String>, Instant)>>,
 }
 
 impl OwnCertificate {
     /// Keeps a certificate in a Secret of this namespace.
-    pub fn new(kube: KubeAccess, namespace: &str, certificate: Arc<ServerCertificate>) -> Self {
+    pub fn new(kube: KubeAccess, namespace: &str, certificate: Arc<ServingCertificate>) -> Self {
         Self { kube, namespace: namespace.to_owned(), certificate, kept: Mutex::default() }
     }
 

@@ -8,7 +8,7 @@ use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Bytes, Incoming};
 
-use super::answers::{AnswerBody, OpenStream};
+use super::answers::{AnswerBody, AuditedStream};
 use super::checks::{self, Recheck};
 use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
@@ -210,7 +210,7 @@ impl Gateway {
         }
         let agent = answer.agent.clone();
         let open =
-            |code| OpenStream::begin(Arc::clone(&recorder), self.metrics.clone(), recheck, code, agent);
+            |code| AuditedStream::begin(Arc::clone(&recorder), self.metrics.clone(), recheck, code, agent);
         if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (answer.status, upgrade) {
             let headers = upgraded_headers(&answer.headers, &intent.prefix);
             let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, open(answer.status));

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::answers::{AnswerBody, OpenStream};
+use super::answers::{AnswerBody, AuditedStream};
 use super::checks::wanted;
 use super::paths::AccountPath;
 use super::proxying::on_asked;
@@ -142,7 +142,7 @@ impl Scene {
         let recheck = recheck.unwrap_or_else(|refusal| unreachable!("{}", refusal.message));
         let recorder = self.recorder(&call, &format!("{PODS}?watch=1"));
         let (metrics, agent) = (GatewayMetrics::default(), ScriptedCluster::agent());
-        let open = OpenStream::begin(recorder, metrics, recheck, StatusCode::OK, agent);
+        let open = AuditedStream::begin(recorder, metrics, recheck, StatusCode::OK, agent);
         let line = stream::iter([Ok(Bytes::from_static(b"{1}\n"))]);
         AnswerBody::stream(line.chain(stream::pending()).boxed(), open, None)
     }
@@ -483,7 +483,7 @@ async fn a_head_of_what_is_behind_a_proxy_is_a_read_of_which_nothing_is_recorded
 async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
     let authority = Authority::new("gateway").expect("an authority");
     let identity = authority.server(&["localhost"]).expect("a certificate");
-    let certificate = Arc::<ServerCertificate>::default();
+    let certificate = Arc::<ServingCertificate>::default();
     let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
     certificate.set(key.expect("they fit"));
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -77,15 +77,15 @@ pub(super) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedK
 
 /// The certificate in use; none at first, so that handshakes fail until there is one.
 #[derive(Default)]
-pub struct ServerCertificate(RwLock<Option<Arc<CertifiedKey>>>);
+pub struct ServingCertificate(RwLock<Option<Arc<CertifiedKey>>>);
 
-impl fmt::Debug for ServerCertificate {
+impl fmt::Debug for ServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerCertificate")
     }
 }
 
-impl ServerCertificate {
+impl ServingCertificate {
     /// Uses a certificate from now on. Returns whether it is another one.
     pub fn set(&self, certificate: CertifiedKey) -> bool {
         let mut current = self.0.write();
@@ -97,14 +97,14 @@ impl ServerCertificate {
     }
 }
 
-impl ResolvesServerCert for ServerCertificate {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.read().clone()
     }
 }
 
 /// TLS with this certificate, for HTTP/2 and HTTP/1.1. A caller may show a certificate; whose it is, is judged later.
-pub(super) fn server_config(certificate: Arc<ServerCertificate>) -> Result<ServerConfig, rustls::Error> {
+pub(super) fn server_config(certificate: Arc<ServingCertificate>) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Arc::new(AnyCertificate(Arc::clone(&provider)));
     let mut config = ServerConfig::builder_with_provider(provider)

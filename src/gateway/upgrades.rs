@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answers::OpenStream;
+use super::answers::AuditedStream;
 use crate::connected_agents::{ByteStream, RequestError};
 
 /// Maximum size of one read from the caller, in bytes.
@@ -32,7 +32,7 @@ pub(super) async fn pass_on(
     upgrade: OnUpgrade,
     to_cluster: FromCaller,
     from_cluster: ByteStream<RequestError>,
-    mut stream: OpenStream,
+    mut stream: AuditedStream,
 ) {
     let Ok(upgraded) = upgrade.await else {
         "the caller left before the connection was upgraded".clone_into(&mut stream.reason.lock());

@@ -29,17 +29,17 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tracing::info;
 
-use crate::hub::agent_status::AgentStatus;
+use crate::hub::agent_status::AgentStatusWriter;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::sessions::session::ApprovalSource;
 use crate::informers::{AgentIndex, version_of};
 use draining::Draining;
 use hello::{AcceptedHello, HelloRefusal};
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::{AgentKey, GrantPhase, KubesvcAgent, State, object_names};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use queue::{AdmissionClass, AdmissionDecision, AdmissionQueues, UNAPPROVED_RETRY_DELAY};
 
 /// Maximum number of accounts of a zone that are checked for one the agent does not hold.
@@ -57,7 +57,7 @@ const MAX_WATCH_DELAY: Duration = Duration::from_secs(60);
 pub(super) struct Admission {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
-    agent_status: Arc<AgentStatus>,
+    agent_status: Arc<AgentStatusWriter>,
     /// Agents that wait to be registered, here or until a reserved time.
     queues: Mutex<AdmissionQueues>,
     /// Number of returning agents among them.
@@ -73,7 +73,7 @@ impl Admission {
     pub(super) fn new(
         context: Arc<HubContext>,
         sessions: Arc<Sessions>,
-        agent_status: Arc<AgentStatus>,
+        agent_status: Arc<AgentStatusWriter>,
     ) -> Self {
         Self {
             queues: Mutex::new(AdmissionQueues::new(context.settings.admission.registration_qps)),
@@ -202,7 +202,7 @@ pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
         if queues.queues.lock().sweep(queues.context.moment()) {
             queues.publish_backlog();
         }
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
     let changed = admission.context.agent_index.follow();
     let task = TaskSpec::new("following agents", "Applies changed KubesvcAgents to their sessions");
@@ -211,7 +211,7 @@ pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
         for agent in names.iter().filter_map(|name| admission.context.agent_index.get(name)) {
             apply(&admission, &agent);
         }
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
 }
 
@@ -248,12 +248,12 @@ fn apply(admission: &Admission, agent: &KubesvcAgent) {
 #[derive(Debug, Default)]
 struct UnapprovedAgents {
     /// Time of admission, by object name.
-    pending: HashMap<String, Moment>,
+    pending: HashMap<String, HubUptime>,
 }
 
 impl UnapprovedAgents {
     /// Whether an unapproved agent may be registered: its object exists, or one more is allowed.
-    fn admit(&mut self, name: &str, agents: &AgentIndex, now: Moment) -> bool {
+    fn admit(&mut self, name: &str, agents: &AgentIndex, now: HubUptime) -> bool {
         self.pending.retain(|one, since| agents.get(one).is_none() && *since + MAX_WATCH_DELAY > now);
         if agents.get(name).is_some() || self.pending.contains_key(name) {
             return true;

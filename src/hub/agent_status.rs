@@ -8,9 +8,9 @@
 //! | [`disconnects`] | ends of sessions |
 //! | [`garbage_collection`] | agents that are forgotten, and removal of their objects |
 //!
-//! [`AgentStatus`] itself records the approvals that people set on agents connected here, each before the agent is sent
-//! anything, so that a revoke waits for the agent even if this process dies. The session is approved when the watch shows
-//! the new status.
+//! [`AgentStatusWriter`] itself records the approvals that people set on agents connected here, each before the agent
+//! is sent anything, so that a revoke waits for the agent even if this process dies. The session is approved when the
+//! watch shows the new status.
 
 pub(super) mod disconnects;
 pub(super) mod garbage_collection;
@@ -32,7 +32,7 @@ use crate::hub::zone_probes::ZoneProbes;
 use disconnects::PendingDisconnects;
 use garbage_collection::DepartedAgents;
 use kubesvc_core::lifecycle::SessionEnding;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 use registration::{AgentObjects, KnownAgent};
@@ -87,7 +87,7 @@ pub(super) struct AgentStatusWakes {
 }
 
 /// Writes the KubesvcAgents of this replica's agents.
-pub(super) struct AgentStatus {
+pub(super) struct AgentStatusWriter {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     zone_probes: Arc<ZoneProbes>,
@@ -102,7 +102,7 @@ pub(super) struct AgentStatus {
     pub(super) departed_agents: DepartedAgents,
 }
 
-impl AgentStatus {
+impl AgentStatusWriter {
     pub(super) fn new(
         context: Arc<HubContext>,
         sessions: Arc<Sessions>,
@@ -165,7 +165,7 @@ where
 }
 
 /// Starts the task that records approvals.
-pub(super) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(super) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let task = TaskSpec::new("approvals of agents", "Records approvals in KubesvcAgents");
     // A write may wait for the rate limit. Its requests have time limits.
     let task = task.woken_by(&status.approvals).without_deadline().retry_delays(RETRY_DELAY, RETRY_DELAY);
@@ -177,14 +177,14 @@ pub(super) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 /// Records approvals of agents that are connected here.
-async fn record_approvals(status: Arc<AgentStatus>, names: Vec<String>) -> Outcome<String> {
+async fn record_approvals(status: Arc<AgentStatusWriter>, names: Vec<String>) -> AttemptOutcome<String> {
     for agent in names.iter().filter_map(|name| status.context.agent_index.get(name)) {
         let Some(session) = status.sessions.registry.of_agent(&agent.spec.key()) else { continue };
         if let Err(error) = status.agents.write_approved(session.reference()).await {
-            return Outcome::failed(error.to_string());
+            return AttemptOutcome::failed(error.to_string());
         }
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 #[cfg(test)]

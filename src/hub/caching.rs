@@ -5,7 +5,7 @@
 //! | [`opening`] | the first frame, and the session that it names |
 //! | [`stream`] | the loop of one stream: frames, answers, credit |
 //! | [`progress_reads`] | what a stream reads from the database: progress of accounts, rows of a scope |
-//! | [`stream_delivery`], [`account_delivery`] | what to do with Begin, Batch and End; pure |
+//! | [`stream_delivery`], [`account_receiver`] | what to do with Begin, Batch and End; pure |
 //! | [`scopes`], [`batch_check`], [`resume`], [`basis`] | declared scopes, bounds of a batch, answers; pure |
 //! | [`credit_pool`] | uncommitted bytes of each stream, and loans; pure |
 //! | [`database_retries`] | when a request to the database that failed is repeated |
@@ -19,7 +19,7 @@
 //! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
 //! fence in the database decides whether a batch is written; nothing here decides who may write.
 
-mod account_delivery;
+mod account_receiver;
 mod basis;
 mod batch_check;
 mod credit_pool;
@@ -72,7 +72,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_PROGRESS_READS: usize = 4;
 
 /// Sender into an agent's stream.
-type Sink = mpsc::Sender<Result<CacheDown, Status>>;
+type CacheDownSender = mpsc::Sender<Result<CacheDown, Status>>;
 
 /// Settings of the streams of cached objects.
 #[derive(Clone, Debug)]
@@ -199,7 +199,7 @@ impl Caching {
     }
 
     /// Runs the stream of an agent until it ends.
-    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<CacheUp>, sink: Sink) {
+    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<CacheUp>, sink: CacheDownSender) {
         stream::run(self, inbound, sink).await;
     }
 

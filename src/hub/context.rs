@@ -9,15 +9,15 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::connected_agents::Ticks;
-use crate::hub::sessions::ledger::Moment;
+use crate::connected_agents::LeaderClock;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::{CachingRuleSource, HubMetrics, HubSettings};
 use crate::informers::{AccountIndex, AgentIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::{Credential, CredentialSource};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::failure::Failure;
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 
 /// Number of heartbeats missed after which an agent's stream is cut.
@@ -30,14 +30,14 @@ pub(super) struct HubContext {
     pub(super) settings: HubSettings,
     pub(super) accounts: Arc<AccountIndex>,
     pub(super) agent_index: Arc<AgentIndex>,
-    pub(super) ticks: Arc<Ticks>,
+    pub(super) ticks: Arc<LeaderClock>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     pub(super) metrics: HubMetrics,
     /// Rules by which agents choose the objects they stream; absent: they are not asked to stream any.
     pub(super) caching_rules: Option<Arc<dyn CachingRuleSource>>,
     pub(super) log_limit: LogRateLimit,
-    /// Start of the hub; [`Moment`]s count from here.
+    /// Start of the hub; [`HubUptime`]s count from here.
     pub(super) started: Instant,
     /// Cancelled when the hub stops: sessions drain.
     pub(super) stopping: CancellationToken,
@@ -59,11 +59,11 @@ impl HubContext {
     /// Whether a log line may be written that was caused by `peer`, or by the hub itself if absent.
     pub(super) fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        self.log_limit.may_log(reason, Caller::of(address))
+        self.log_limit.may_log(reason, ClientAddress::of(address))
     }
 
     /// Returns the time since the start of the hub.
-    pub(super) fn moment(&self) -> Moment {
+    pub(super) fn moment(&self) -> HubUptime {
         self.started.elapsed()
     }
 
@@ -74,12 +74,12 @@ impl HubContext {
 }
 
 /// Reader of credentials that bounds the concurrent reads of the whole hub.
-pub(super) struct Credentials {
+pub(super) struct CredentialReader {
     source: Arc<dyn CredentialSource>,
     pub(super) reads: Semaphore,
 }
 
-impl Credentials {
+impl CredentialReader {
     pub(super) fn new(source: Arc<dyn CredentialSource>) -> Self {
         Self { source, reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS) }
     }

@@ -5,7 +5,7 @@
 //! | [`stream`] | the stream of one session: its opening, frames, pings, what both sides have |
 //! | [`choice`] | which agents may be asked for an account, and in which order; pure |
 //! | [`sending`] | one request: an agent, and another one where that is safe |
-//! | [`recalling`] | the answer of a write, asked for again after a lost stream |
+//! | [`recall`] | the answer of a write, asked for again after a lost stream |
 //! | [`answers`] | what an agent answers, and what the caller gets |
 //! | [`outcome`] | what a failure means, for reads and for writes; pure |
 //! | [`counts`] | how many requests run: of an account, an agent, the replica; which end because their account is taken |
@@ -22,7 +22,7 @@ mod metrics;
 #[cfg(test)]
 mod model;
 mod outcome;
-mod recalling;
+mod recall;
 mod sending;
 mod stream;
 
@@ -47,12 +47,12 @@ use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
 use kubesvc_core::wire::ops::{ApplySettings, RequestDown, RequestUp};
 use kubesvc_core::{ReplicaId, SessionId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::request_channel::RequestChannel;
 use metrics::RequestMetrics;
 
 /// Sender into an agent's stream.
-type Sink = mpsc::Sender<Result<RequestDown, Status>>;
+type RequestDownSender = mpsc::Sender<Result<RequestDown, Status>>;
 
 /// Maximum number of answered writes of an agent whose `Forget` waits to be sent; further ones are not told, and their
 /// answers go after ten minutes. What waits is sent within two seconds, so a burst of writes that the agent refused, and does
@@ -156,7 +156,7 @@ impl Requests {
     }
 
     /// Runs the stream of an agent until it ends.
-    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: Sink) {
+    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: RequestDownSender) {
         stream::run(self, inbound, sink).await;
     }
 
@@ -202,7 +202,7 @@ pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
     let of_taken = Arc::clone(requests);
     background.start(task.every(TAKEN_CHECK_INTERVAL), move |_| {
         of_taken.end_taken();
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
     let task: TaskSpec<()> = TaskSpec::new(
         "accounts after a lapse",
@@ -213,7 +213,7 @@ pub(super) fn start(background: &BackgroundTasks, requests: &Arc<Requests>) {
         let requests = Arc::clone(&requests);
         async move {
             requests.list_after_lapse().await;
-            Outcome::Done
+            AttemptOutcome::Done
         }
     });
 }

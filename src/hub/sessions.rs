@@ -31,7 +31,7 @@ use crate::hub::zone_probes::probe::ProbeRound;
 use crate::informers::{AccountKey, version_of};
 use events::{SessionEvent, SessionEvents};
 use kubesvc_core::KubesvcAgent;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use mass_delete_guard::MassDeleteGuard;
 use registry::{Registry, ZoneIndex};
 use session::Session;
@@ -173,7 +173,7 @@ pub(super) fn start(background: &BackgroundTasks, sessions: &Arc<Sessions>, zone
             }
         }
         keys.iter().for_each(|key| route(&sessions, &zone_probes, key));
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     });
 }
 

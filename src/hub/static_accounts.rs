@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::hub::AccountObjects;
-use crate::hub::agent_status::AgentStatus;
+use crate::hub::agent_status::AgentStatusWriter;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
@@ -33,7 +33,7 @@ use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::{MAX_ACCOUNTS_IN_BATCH, common, ops};
-use listing::{FrameOutcome, IncomingList};
+use listing::{IncomingList, ListingStep};
 use reconciler::StaticAccountReconciler;
 
 /// The value of the label `kubesvc.io/origin` of an account that an agent listed.
@@ -51,7 +51,7 @@ const LIST_REFUSED: &str = "ListRefused";
 pub(super) struct StaticAccounts {
     pub(super) context: Arc<HubContext>,
     pub(super) sessions: Arc<Sessions>,
-    pub(super) agent_status: Arc<AgentStatus>,
+    pub(super) agent_status: Arc<AgentStatusWriter>,
     /// Reads and writes accounts at the API server.
     pub(super) objects: Arc<dyn AccountObjects>,
 }
@@ -86,9 +86,9 @@ pub(super) struct ReportedList {
 /// Answers from the reconcilers. The channel is created with the first list: most agents never send one, and an empty
 /// channel takes 3 KiB.
 #[derive(Default)]
-struct Answers(Option<(mpsc::Sender<ops::StaticAnswer>, mpsc::Receiver<ops::StaticAnswer>)>);
+struct ReconcilerAnswers(Option<(mpsc::Sender<ops::StaticAnswer>, mpsc::Receiver<ops::StaticAnswer>)>);
 
-impl Answers {
+impl ReconcilerAnswers {
     /// Returns a sender for a reconciler.
     fn sender(&mut self) -> mpsc::Sender<ops::StaticAnswer> {
         self.0.get_or_insert_with(|| mpsc::channel(MAX_WAITING_ANSWERS)).0.clone()
@@ -115,7 +115,7 @@ pub(super) struct StaticAccountSync {
     incoming: IncomingList,
     /// Answer to a list that is refused as a whole.
     refusal: Option<ops::StaticAnswer>,
-    answers: Answers,
+    answers: ReconcilerAnswers,
     /// Cancels the reconciler of the previous list.
     running: CancellationToken,
 }
@@ -128,7 +128,7 @@ impl StaticAccountSync {
             session,
             incoming: IncomingList::default(),
             refusal: None,
-            answers: Answers::default(),
+            answers: ReconcilerAnswers::default(),
             running,
         }
     }
@@ -136,9 +136,9 @@ impl StaticAccountSync {
     /// Handles a frame of a list.
     pub(super) fn take_in(&mut self, frame: ops::StaticAccounts) {
         match self.incoming.take(frame) {
-            FrameOutcome::More => {}
-            FrameOutcome::Refused(why) => self.refuse(why.to_string()),
-            FrameOutcome::Complete(accounts) => self.keep(accounts),
+            ListingStep::More => {}
+            ListingStep::Refused(why) => self.refuse(why.to_string()),
+            ListingStep::Complete(accounts) => self.keep(accounts),
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_list_there_is_no_channel_and_with_one_fifty_answers_come_at_once() {
-        let mut answers = Answers::default();
+        let mut answers = ReconcilerAnswers::default();
         assert!(answers.next().now_or_never().is_none());
         assert!(answers.0.is_none(), "waiting makes none");
         let task = answers.sender();

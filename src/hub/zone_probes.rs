@@ -16,7 +16,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-use crate::hub::context::{Credentials, HubContext};
+use crate::hub::context::{CredentialReader, HubContext};
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
@@ -34,7 +34,7 @@ const MAX_PROBED_SESSIONS_SHOWN: usize = 256;
 pub(super) struct ZoneProbes {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
-    credentials: Arc<Credentials>,
+    credentials: Arc<CredentialReader>,
     offers: Mutex<Offers>,
 }
 
@@ -42,7 +42,7 @@ impl ZoneProbes {
     pub(super) fn new(
         context: Arc<HubContext>,
         sessions: Arc<Sessions>,
-        credentials: Arc<Credentials>,
+        credentials: Arc<CredentialReader>,
     ) -> Self {
         Self { context, sessions, credentials, offers: Mutex::default() }
     }

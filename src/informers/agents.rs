@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use kubesvc_core::{AgentId, KubesvcAgent, ZONE_LABEL, ZoneId, object_names};
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects};
 use kubesvc_runtime::telemetry::outages;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -352,7 +352,7 @@ async fn look_up_unconfirmed(
     objects: &KubeObjects<GuardedAgent>,
     agents: &AgentIndex,
     before: &Mutex<HashMap<String, u64>>,
-) -> Outcome {
+) -> AttemptOutcome {
     let unconfirmed = agents.unconfirmed();
     let before = std::mem::replace(&mut *before.lock(), unconfirmed.clone());
     for (name, version) in unconfirmed.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
@@ -368,7 +368,7 @@ async fn look_up_unconfirmed(
             }
         }
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 /// Reason why the agents of a zone could not be read.

@@ -15,7 +15,7 @@ use crate::access::{Principal, Via};
 use crate::connected_agents::{AccountRequest, RequestError};
 use kubesvc_core::operations::OperationVerb;
 use kubesvc_core::requests::target::RequestPath;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
 /// The line of a call that is refused, with who calls.

@@ -18,14 +18,14 @@ const MAX_OF_REPLICA: usize = 20_000;
 /// What runs.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    counted: Mutex<Counted>,
+    counted: Mutex<OperationTotals>,
     callers: Arc<CallerCounts>,
     /// The number of all.
     pub(super) running: Gauge,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct OperationTotals {
     /// By uid.
     accounts: HashMap<String, usize>,
     total: usize,

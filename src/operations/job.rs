@@ -37,7 +37,7 @@ pub(super) struct Job {
     pub(super) started: Instant,
     /// The time of day when it first ran, in RFC 3339: what it writes is the same in each run.
     pub(super) time_of_day: OnceLock<String>,
-    pub(super) progress: Mutex<Progress>,
+    pub(super) progress: Mutex<OperationProgress>,
     pub(super) _counted: CountedOperation,
     /// What is held as long as it runs.
     pub(super) _held: Box<dyn Any + Send + Sync>,
@@ -45,7 +45,7 @@ pub(super) struct Job {
 
 /// How far an operation is.
 #[derive(Clone, Debug)]
-pub(super) struct Progress {
+pub(super) struct OperationProgress {
     pub(super) record: OperationRecord,
     /// Whether a write was sent, in this run or one before, that may have been executed.
     pub(super) is_begun: bool,
@@ -73,7 +73,7 @@ const MAX_WARNINGS: usize = 32;
 /// Maximum length of a warning, in characters.
 const MAX_WARNING: usize = 256;
 
-impl Progress {
+impl OperationProgress {
     pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
         Self {
             record,
@@ -103,7 +103,7 @@ impl Job {
         self.row_of(&progress)
     }
 
-    fn row_of(&self, progress: &Progress) -> OpenOperation {
+    fn row_of(&self, progress: &OperationProgress) -> OpenOperation {
         let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
         let is_sent = progress.is_begun || progress.is_recorded;
         let state = if is_sent { OperationState::Sent } else { OperationState::Received };

@@ -18,7 +18,7 @@ struct EndLabels {
 
 /// A word of a fixed set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
+struct RefusalLabel {
     reason: &'static str,
 }
 
@@ -27,7 +27,7 @@ struct ReasonLabel {
 pub(super) struct OperationMetrics {
     running: Gauge,
     ends: Family<EndLabels, Histogram, fn() -> Histogram>,
-    refusals: Family<ReasonLabel, Counter>,
+    refusals: Family<RefusalLabel, Counter>,
     max_result_chars: usize,
     /// Runs after the first one of an operation.
     pub(super) reruns: Counter,
@@ -64,7 +64,7 @@ impl OperationMetrics {
 
     /// Counts a call that was refused.
     pub(super) fn refused(&self, reason: &'static str) {
-        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
+        self.refusals.get_or_create(&RefusalLabel { reason }).inc();
     }
 
     /// Adds the metrics to a registry.

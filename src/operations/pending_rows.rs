@@ -12,7 +12,7 @@ pub(super) const MAX_PENDING: usize = 10_000;
 /// A row, and the one who waits for it.
 #[derive(Debug)]
 pub(super) struct PendingRow<W> {
-    pub(super) change: RowChange,
+    pub(super) change: OperationRowChange,
     pub(super) waiters: Vec<W>,
     /// Whether it is the first row of its operation that was taken to be written.
     is_first: bool,
@@ -20,12 +20,12 @@ pub(super) struct PendingRow<W> {
 
 /// A row of one of the two tables.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum RowChange {
+pub(super) enum OperationRowChange {
     Open(Box<OpenOperation>),
     End(Box<OperationRecord>),
 }
 
-impl RowChange {
+impl OperationRowChange {
     fn id(&self) -> &str {
         match self {
             Self::Open(open) => &open.record.operation_id,
@@ -55,10 +55,10 @@ impl<W> Default for PendingRows<W> {
 impl<W> PendingRows<W> {
     /// Adds a row, which replaces one of the same operation; the first end of an operation stays. Returns the row that
     /// has to go for it.
-    pub(super) fn add(&mut self, change: RowChange, waiter: Option<W>) -> Option<PendingRow<W>> {
+    pub(super) fn add(&mut self, change: OperationRowChange, waiter: Option<W>) -> Option<PendingRow<W>> {
         let id = change.id().to_owned();
         if let Some(row) = self.rows.get_mut(&id) {
-            if matches!(row.change, RowChange::Open(_)) {
+            if matches!(row.change, OperationRowChange::Open(_)) {
                 row.change = change;
             }
             row.waiters.extend(waiter);
@@ -67,7 +67,7 @@ impl<W> PendingRows<W> {
         self.rows.insert(id, PendingRow { change, waiters: waiter.into_iter().collect(), is_first: false });
         let (id, row) =
             if self.rows.len() > MAX_PENDING { self.rows.shift_remove_index(0)? } else { return None };
-        if matches!(row.change, RowChange::End(_)) {
+        if matches!(row.change, OperationRowChange::End(_)) {
             self.stored.remove(&id);
         }
         Some(row)
@@ -89,7 +89,7 @@ impl<W> PendingRows<W> {
         let count = self.rows.len().min(most);
         let mut taken: Vec<_> = self.rows.drain(..count).map(|(_, row)| row).collect();
         for row in &mut taken {
-            let is_open = matches!(row.change, RowChange::Open(_));
+            let is_open = matches!(row.change, OperationRowChange::Open(_));
             row.is_first = is_open && self.stored.insert(row.change.id().to_owned());
         }
         self.in_flight += taken.len();
@@ -97,9 +97,9 @@ impl<W> PendingRows<W> {
     }
 
     /// Notes that rows that were taken are written, or never will be.
-    pub(super) fn written(&mut self, changes: &[&RowChange]) {
+    pub(super) fn written(&mut self, changes: &[&OperationRowChange]) {
         for change in changes {
-            if matches!(change, RowChange::End(_)) {
+            if matches!(change, OperationRowChange::End(_)) {
                 self.stored.remove(change.id());
             }
         }
@@ -121,7 +121,7 @@ impl<W> PendingRows<W> {
             }
             match self.rows.get_mut(&id) {
                 Some(newer) => {
-                    if matches!(row.change, RowChange::End(_)) {
+                    if matches!(row.change, OperationRowChange::End(_)) {
                         newer.change = row.change;
                     }
                     newer.waiters.extend(row.waiters);
@@ -136,7 +136,7 @@ impl<W> PendingRows<W> {
     /// Removes the open row of an operation that is not done after all, unless somebody else waits for it. Its end stays: a
     /// person may have given it since, and was told that it is recorded.
     pub(super) fn remove_open(&mut self, id: &str) {
-        let is_open = |row: &PendingRow<W>| matches!(row.change, RowChange::Open(_));
+        let is_open = |row: &PendingRow<W>| matches!(row.change, OperationRowChange::Open(_));
         if self.rows.get(id).is_some_and(|row| is_open(row) && row.waiters.is_empty()) {
             self.rows.shift_remove(id);
         }
@@ -179,8 +179,8 @@ pub(super) fn changes<W>(rows: &[PendingRow<W>]) -> OperationChanges {
     let mut changes = OperationChanges::default();
     for row in rows {
         match &row.change {
-            RowChange::Open(open) => changes.open.push((**open).clone()),
-            RowChange::End(record) => changes.ends.push((**record).clone()),
+            OperationRowChange::Open(open) => changes.open.push((**open).clone()),
+            OperationRowChange::End(record) => changes.ends.push((**record).clone()),
         }
     }
     changes
@@ -198,12 +198,12 @@ mod tests {
         received(id, "Scale", "a", 0)
     }
 
-    fn begin(id: &str) -> RowChange {
-        RowChange::Open(Box::new(open(record(id), 1, true)))
+    fn begin(id: &str) -> OperationRowChange {
+        OperationRowChange::Open(Box::new(open(record(id), 1, true)))
     }
 
-    fn end(id: &str) -> RowChange {
-        RowChange::End(Box::new(record(id)))
+    fn end(id: &str) -> OperationRowChange {
+        OperationRowChange::End(Box::new(record(id)))
     }
 
     fn ids(rows: &[PendingRow<u8>]) -> Vec<&str> {
@@ -233,9 +233,9 @@ mod tests {
     #[test]
     fn the_first_end_of_an_operation_stays() {
         let mut rows = PendingRows::<u8>::default();
-        let RowChange::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
+        let OperationRowChange::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
         by_hand.outcome = OperationOutcome::Failed;
-        let by_hand = RowChange::End(by_hand);
+        let by_hand = OperationRowChange::End(by_hand);
         for change in [begin("a"), by_hand.clone(), begin("a"), end("a")] {
             assert!(rows.add(change, None).is_none());
         }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::metrics::OperationMetrics;
-use super::pending_rows::{PendingRow, PendingRows, RowChange, changes};
+use super::pending_rows::{OperationRowChange, PendingRow, PendingRows, changes};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_store::{
@@ -58,19 +58,19 @@ impl RowQueue {
 
     /// Queues the row of an open operation.
     pub(super) fn put(&self, open: OpenOperation) {
-        self.add(RowChange::Open(Box::new(open)), None);
+        self.add(OperationRowChange::Open(Box::new(open)), None);
     }
 
     /// Queues the end of an operation.
     pub(super) fn end(&self, record: OperationRecord) {
-        self.add(RowChange::End(Box::new(record)), None);
+        self.add(OperationRowChange::End(Box::new(record)), None);
     }
 
     /// Writes the row of an open operation and waits for its commit. If that fails, or the operation has ended, no row is
     /// left to be written.
     pub(super) async fn commit(&self, open: OpenOperation) -> Result<Committed, StoreError> {
         let id = open.record.operation_id.clone();
-        let committed = self.commit_change(&id, || RowChange::Open(Box::new(open))).await;
+        let committed = self.commit_change(&id, || OperationRowChange::Open(Box::new(open))).await;
         if committed.is_err() {
             let mut pending = self.pending.lock();
             pending.remove_open(&id);
@@ -84,7 +84,7 @@ impl RowQueue {
     pub(super) async fn commit_change(
         &self,
         id: &str,
-        change: impl FnOnce() -> RowChange,
+        change: impl FnOnce() -> OperationRowChange,
     ) -> Result<Committed, StoreError> {
         let (waiter, committed) = oneshot::channel();
         {
@@ -118,7 +118,7 @@ impl RowQueue {
         if pending.is_stored(&open.record.operation_id) {
             return Some(open);
         }
-        self.add_to(&mut pending, RowChange::Open(Box::new(open)), None);
+        self.add_to(&mut pending, OperationRowChange::Open(Box::new(open)), None);
         None
     }
 
@@ -144,13 +144,13 @@ impl RowQueue {
         self.pending.lock().len()
     }
 
-    fn add(&self, change: RowChange, waiter: Option<Waiter>) {
+    fn add(&self, change: OperationRowChange, waiter: Option<Waiter>) {
         self.add_to(&mut self.pending.lock(), change, waiter);
     }
 
     /// Wakes the writer for a row that somebody waits for, and for the first one. Which one is the first is decided while
     /// the rows are locked: of two that are added at once, each would take the other for it.
-    fn add_to(&self, pending: &mut PendingRows<Waiter>, change: RowChange, waiter: Option<Waiter>) {
+    fn add_to(&self, pending: &mut PendingRows<Waiter>, change: OperationRowChange, waiter: Option<Waiter>) {
         let wakes = waiter.is_some() || pending.len() == 0;
         if pending.add(change, waiter).is_some() {
             self.metrics.rows_dropped.inc();
@@ -279,11 +279,13 @@ impl RowQueue {
 }
 
 /// What became of a row in a transaction that left out the open rows with these ends.
-fn committed(change: &RowChange, left_out: &[OperationRecord]) -> Committed {
+fn committed(change: &OperationRowChange, left_out: &[OperationRecord]) -> Committed {
     let end = match change {
-        RowChange::Open(open) => left_out.iter().find(|end| end.operation_id == open.record.operation_id),
+        OperationRowChange::Open(open) => {
+            left_out.iter().find(|end| end.operation_id == open.record.operation_id)
+        }
         // A person has ended it since its row was queued.
-        RowChange::End(end) => Some(&**end),
+        OperationRowChange::End(end) => Some(&**end),
     };
     end.map_or(Committed::Open, |end| Committed::Ended(Box::new(end.clone())))
 }

@@ -24,8 +24,8 @@ use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
 use kubesvc_core::operations::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, Outcome, OutcomeClass, Program,
-    ProgramContext, StartError, Step, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, NotStarted, Outcome, OutcomeClass,
+    Program, ProgramContext, Step, program_for,
 };
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
@@ -195,12 +195,12 @@ impl Operations {
                 let kinds = kinds.lock();
                 match self.program_of(job, &kinds, began, &apply) {
                     Ok(program) => return Ok(program),
-                    Err(StartError::Read(read)) => read,
-                    Err(StartError::Invalid(error)) => {
+                    Err(NotStarted::Read(read)) => read,
+                    Err(NotStarted::Invalid(error)) => {
                         let outcome = Outcome::failed(400, OutcomeClass::Invalid, error.to_string());
                         return Err(RunEnd::Outcome(outcome));
                     }
-                    Err(StartError::Failed(outcome)) => return Err(RunEnd::Outcome(outcome)),
+                    Err(NotStarted::Failed(outcome)) => return Err(RunEnd::Outcome(outcome)),
                 }
             };
             let path = read.target.clone();
@@ -217,7 +217,7 @@ impl Operations {
         kinds: &Kinds,
         began: Duration,
         apply: &ApplySettings,
-    ) -> Result<Box<dyn Program>, StartError> {
+    ) -> Result<Box<dyn Program>, NotStarted> {
         let time_of_day = job.time_of_day.get_or_init(|| format!("{:.0}", Timestamp::now()));
         let context = ProgramContext {
             kinds,

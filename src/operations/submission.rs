@@ -16,9 +16,9 @@ use ulid::Ulid;
 use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
-use super::job::{Job, Progress, SharedJob};
-use super::known::{FirstRow, KnownOperation, OperationSubscription};
-use super::pending_rows::RowChange;
+use super::job::{Job, OperationProgress, SharedJob};
+use super::known_operations::{FirstRow, KnownOperation, OperationSubscription};
+use super::pending_rows::OperationRowChange;
 use super::records::{self, Beginning};
 use super::row_queue::Committed;
 use super::runner::now_ms;
@@ -31,7 +31,7 @@ use kubesvc_core::operations::{
     ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure, UnreadOperation,
 };
 use kubesvc_runtime::crash_points;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord, StoreError};
 
@@ -101,7 +101,7 @@ struct FirstCommit {
 }
 
 /// An operation as its call found it.
-enum Found {
+enum FoundOperation {
     /// It runs here, or did.
     Here(OperationSubscription),
     /// Another replica runs it, or it ended long ago.
@@ -219,7 +219,11 @@ impl Operations {
     }
 
     /// Finds the operation that has an id, which must be the same.
-    async fn find(&self, id: &str, identity: &OperationIdentity) -> Result<Option<Found>, OperationRefusal> {
+    async fn find(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+    ) -> Result<Option<FoundOperation>, OperationRefusal> {
         if let Some(known) = self.known.get(id) {
             let found = same(id, identity, &known)?;
             if known.has_unknown_end() {
@@ -229,7 +233,9 @@ impl Operations {
         }
         let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
         stored
-            .map(|record| same_record(id, identity, &record).map(|()| Found::Stored(Box::new(record))))
+            .map(|record| {
+                same_record(id, identity, &record).map(|()| FoundOperation::Stored(Box::new(record)))
+            })
             .transpose()
     }
 
@@ -252,7 +258,7 @@ impl Operations {
         identity: OperationIdentity,
         account: &KubesvcAccount,
         is_callers_id: bool,
-    ) -> Result<Found, OperationRefusal> {
+    ) -> Result<FoundOperation, OperationRefusal> {
         self.check_usable(account).await?;
         let Some(operations) = self.this.upgrade() else { return Err(OperationRefusal::Unavailable(STOPS)) };
         // Counted as running before it is asked whether the replica stops: what is begun after all is waited for.
@@ -295,7 +301,7 @@ impl Operations {
             deadline_ms,
             started,
             time_of_day: OnceLock::new(),
-            progress: Mutex::new(Progress::new(record.clone(), claims_id)),
+            progress: Mutex::new(OperationProgress::new(record.clone(), claims_id)),
             _counted: counted,
             _held: call.held,
         });
@@ -312,16 +318,16 @@ impl Operations {
         };
         drop(spawn_named("operation", doing).detach());
         if is_waited_for {
-            return Ok(Found::Here(subscription));
+            return Ok(FoundOperation::Here(subscription));
         }
         let Ok(committed) = committed.await else {
             return Err(OperationRefusal::Unavailable(NOT_BEGUN));
         };
         match committed.map_err(OperationRefusal::Database)? {
-            None => Ok(Found::Here(subscription)),
+            None => Ok(FoundOperation::Here(subscription)),
             Some(other) => {
                 same_record(&id, &identity, &other)?;
-                Ok(Found::Stored(Box::new(other)))
+                Ok(FoundOperation::Stored(Box::new(other)))
             }
         }
     }
@@ -404,9 +410,9 @@ impl Operations {
         &self,
         id: &str,
         identity: &OperationIdentity,
-        mut found: Found,
+        mut found: FoundOperation,
     ) -> Result<(), OperationRefusal> {
-        while let Found::Here(mut subscription) = found {
+        while let FoundOperation::Here(mut subscription) = found {
             match subscription.first_row().await {
                 Some(FirstRow::Committed) => return Ok(()),
                 Some(_) => self.commit_row(id).await?,
@@ -422,9 +428,11 @@ impl Operations {
     async fn commit_row(&self, id: &str) -> Result<(), OperationRefusal> {
         let known = self.known.get(id).map(|known| (known.ended_record(), known.job.upgrade()));
         let committed = match known {
-            Some((Some(end), _)) => self.rows.commit_change(id, || RowChange::End(Box::new(end))).await,
+            Some((Some(end), _)) => {
+                self.rows.commit_change(id, || OperationRowChange::End(Box::new(end))).await
+            }
             Some((None, Some(job))) => {
-                self.rows.commit_change(id, || RowChange::Open(Box::new(job.open_row()))).await
+                self.rows.commit_change(id, || OperationRowChange::Open(Box::new(job.open_row()))).await
             }
             Some((None, None)) => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
             // It is not known any more.
@@ -440,12 +448,12 @@ impl Operations {
         &self,
         id: &str,
         identity: &OperationIdentity,
-        found: Found,
+        found: FoundOperation,
         until: Instant,
     ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
         let mut ends = match found {
-            Found::Here(subscription) => subscription.end,
-            Found::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
+            FoundOperation::Here(subscription) => subscription.end,
+            FoundOperation::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
         };
         loop {
             let look_at = until.min(Instant::now() + SETTLED_INTERVAL);
@@ -457,8 +465,10 @@ impl Operations {
             let Some(ended) = ended else {
                 // It was not begun after all: another replica may have taken the id, or it could not be recorded.
                 match self.find(id, identity).await? {
-                    Some(Found::Stored(record)) => return Ok(self.wait_for_row(id, *record, until).await),
-                    Some(Found::Here(subscription)) => ends = subscription.end,
+                    Some(FoundOperation::Stored(record)) => {
+                        return Ok(self.wait_for_row(id, *record, until).await);
+                    }
+                    Some(FoundOperation::Here(subscription)) => ends = subscription.end,
                     None => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
                 }
                 continue;
@@ -518,9 +528,13 @@ fn may_run_again(operation: &Operation) -> bool {
     operation.may_run_again(ApplyMode::of(operation, &ApplySettings::default()))
 }
 
-fn same(id: &str, identity: &OperationIdentity, known: &KnownOperation) -> Result<Found, OperationRefusal> {
+fn same(
+    id: &str,
+    identity: &OperationIdentity,
+    known: &KnownOperation,
+) -> Result<FoundOperation, OperationRefusal> {
     if known.identity == *identity {
-        return Ok(Found::Here(known.subscribe()));
+        return Ok(FoundOperation::Here(known.subscribe()));
     }
     Err(OperationRefusal::AnotherOperation(id.to_owned()))
 }

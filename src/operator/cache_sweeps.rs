@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use crate::informers::AccountIndex;
 use kubesvc_core::{KubesvcAccount, State};
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, StoreError, Swept};
@@ -65,11 +65,11 @@ impl CacheSweeps {
         self.tasks.drive(task, stop, pass).await;
     }
 
-    async fn pass(&self, plan: &mut SweepPlan) -> Outcome {
+    async fn pass(&self, plan: &mut SweepPlan) -> AttemptOutcome {
         match self.try_pass(plan).await {
-            Ok(()) if plan.is_cut_off() => Outcome::Again(Vec::new(), CUT_OFF_DELAY),
-            Ok(()) => Outcome::Done,
-            Err(error) => Outcome::failed(error.in_full()),
+            Ok(()) if plan.is_cut_off() => AttemptOutcome::Again(Vec::new(), CUT_OFF_DELAY),
+            Ok(()) => AttemptOutcome::Done,
+            Err(error) => AttemptOutcome::failed(error.in_full()),
         }
     }
 

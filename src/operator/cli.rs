@@ -12,7 +12,7 @@ use super::kube_client::install_crypto;
 use super::run;
 use super::run_arguments::RunArguments;
 use kubesvc_core::crds;
-use kubesvc_runtime::config::{self, Loaded, Program, operator::OperatorSettings};
+use kubesvc_runtime::config::{self, Loaded, SettingsProgram, operator::OperatorSettings};
 use kubesvc_runtime::process::{self, FAILURE, USAGE};
 use kubesvc_runtime::process::{no_core_dumps, raise_open_files};
 use kubesvc_runtime::telemetry::errors::chain;
@@ -64,8 +64,8 @@ enum Command {
     /// Print the JSON schema of a settings file, for editors.
     SettingsSchema {
         /// The program that reads the file.
-        #[arg(value_enum, default_value_t = Reader::Operator, value_name = "operator|agent")]
-        program: Reader,
+        #[arg(value_enum, default_value_t = ProgramArgument::Operator, value_name = "operator|agent")]
+        program: ProgramArgument,
     },
     /// Copy all accounts from one database to another, for example from SQLite to PostgreSQL.
     CopyDatabase(CopyArguments),
@@ -108,16 +108,16 @@ impl std::fmt::Debug for CopyArguments {
 
 /// The program that reads a settings file.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Reader {
+enum ProgramArgument {
     Operator,
     Agent,
 }
 
-impl From<Reader> for Program {
-    fn from(reader: Reader) -> Self {
+impl From<ProgramArgument> for SettingsProgram {
+    fn from(reader: ProgramArgument) -> Self {
         match reader {
-            Reader::Operator => Self::Operator,
-            Reader::Agent => Self::Agent,
+            ProgramArgument::Operator => Self::Operator,
+            ProgramArgument::Agent => Self::Agent,
         }
     }
 }

@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::info;
 
-use super::StartError;
+use super::OperatorError;
 use super::kube_client::RunLocation;
 use super::startup;
-use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServerCertificate, TlsFiles};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServingCertificate, TlsFiles};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::config::operator::GatewaySettings;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -43,7 +43,7 @@ impl GatewayPort {
         connections: usize,
         ports: GatewayPorts,
         stop: &CancellationToken,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, OperatorError> {
         let names = "kubesvc.gateway.server.address, kubesvc.gateway.server.port";
         let listener = startup::listen(&settings.address, settings.port, names).await?;
         let gateway = Gateway::new(location.replica_id.clone(), ports, stop.clone());
@@ -66,14 +66,14 @@ impl GatewayPort {
         background: &BackgroundTasks,
         stop: &CancellationToken,
         serving: Arc<DropGuard>,
-    ) -> Result<(), StartError> {
-        let certificate = Arc::<ServerCertificate>::default();
+    ) -> Result<(), OperatorError> {
+        let certificate = Arc::<ServingCertificate>::default();
         if let Ok(address) = self.listener.local_addr() {
             info!(%address, "serving the API of accounts");
         }
         let (connections, shown) = (self.connections, Arc::clone(&certificate));
-        let listener =
-            GatewayListener::new(self.listener, connections, self.limits, shown).map_err(StartError::Tls)?;
+        let listener = GatewayListener::new(self.listener, connections, self.limits, shown)
+            .map_err(OperatorError::Tls)?;
         let spec = |interval| {
             let does = "Keeps the certificate of the API of accounts";
             TaskSpec::<()>::new("gateway certificate", does).every(interval).at_start()
@@ -100,21 +100,21 @@ impl GatewayPort {
     }
 }
 
-async fn read_files(files: TlsFiles, certificate: Arc<ServerCertificate>) -> Outcome {
+async fn read_files(files: TlsFiles, certificate: Arc<ServingCertificate>) -> AttemptOutcome {
     match files.read().await {
         Ok(read) => {
             if certificate.set(read) {
                 info!("the API of accounts has a certificate");
             }
-            Outcome::Done
+            AttemptOutcome::Done
         }
-        Err(error) => Outcome::failed(chain(&error)),
+        Err(error) => AttemptOutcome::failed(chain(&error)),
     }
 }
 
-async fn keep(own: Arc<OwnCertificate>) -> Outcome {
+async fn keep(own: Arc<OwnCertificate>) -> AttemptOutcome {
     match own.keep().await {
-        Ok(()) => Outcome::Done,
-        Err(error) => Outcome::failed(chain(&error)),
+        Ok(()) => AttemptOutcome::Done,
+        Err(error) => AttemptOutcome::failed(chain(&error)),
     }
 }

@@ -16,7 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder};
 
-use super::StartError;
+use super::OperatorError;
 use super::run_arguments::RunArguments;
 use crate::leases::LeaseObjects;
 use k8s_openapi::api::core::v1::Namespace;
@@ -66,7 +66,7 @@ impl RunLocation {
     pub(super) async fn find(
         arguments: &RunArguments,
         settings: &OperatorSettings,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, OperatorError> {
         let mut config = config(arguments).await?;
         let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         config.default_namespace.clone_from(&namespace);
@@ -98,25 +98,25 @@ impl RunLocation {
 
 /// The client's configuration: `--kubeconfig`, then `KUBECONFIG`, then the pod's service account. The client's own
 /// retries are off: kubesvc decides what is retried.
-async fn config(arguments: &RunArguments) -> Result<Config, StartError> {
+async fn config(arguments: &RunArguments) -> Result<Config, OperatorError> {
     let options = KubeConfigOptions { context: arguments.context.clone(), ..KubeConfigOptions::default() };
     let mut config = if let Some(path) = &arguments.kubeconfig {
-        let invalid = |source| StartError::KubeconfigFlag { path: path.clone(), source };
+        let invalid = |source| OperatorError::KubeconfigFlag { path: path.clone(), source };
         let kubeconfig = Kubeconfig::read_from(path).map_err(invalid)?;
-        client_config(kubeconfig, &options).await.map_err(invalid)?.map_err(StartError::Proxy)?
+        client_config(kubeconfig, &options).await.map_err(invalid)?.map_err(OperatorError::Proxy)?
     } else if std::env::var_os("KUBECONFIG").is_some() {
-        let kubeconfig = Kubeconfig::read().map_err(StartError::KubeconfigVariable)?;
-        let config = client_config(kubeconfig, &options).await.map_err(StartError::KubeconfigVariable)?;
-        config.map_err(StartError::Proxy)?
+        let kubeconfig = Kubeconfig::read().map_err(OperatorError::KubeconfigVariable)?;
+        let config = client_config(kubeconfig, &options).await.map_err(OperatorError::KubeconfigVariable)?;
+        config.map_err(OperatorError::Proxy)?
     } else {
-        Config::incluster().map_err(StartError::NoApiServer)?
+        Config::incluster().map_err(OperatorError::NoApiServer)?
     };
     config.default_retry = false;
     Ok(config)
 }
 
 /// Checks that both kinds of objects exist and can be read.
-async fn check(kube: &KubeAccess, server: &str, namespaces: &[Option<String>]) -> Result<(), StartError> {
+async fn check(kube: &KubeAccess, server: &str, namespaces: &[Option<String>]) -> Result<(), OperatorError> {
     let one = ListParams::default().limit(1);
     for namespace in namespaces {
         let accounts = kube.in_namespace::<KubesvcAccount>(namespace.as_deref());
@@ -128,36 +128,36 @@ async fn check(kube: &KubeAccess, server: &str, namespaces: &[Option<String>]) -
 }
 
 /// The installation of the operator in a namespace, and whether it may use Leases there.
-async fn installation(kube: &KubeAccess, server: &str, name: &str) -> Result<Installation, StartError> {
+async fn installation(kube: &KubeAccess, server: &str, name: &str) -> Result<Installation, OperatorError> {
     let failed = |error: KubeError| cannot_read(server, name, error);
     let namespace = kube.all::<Namespace>().get(name).await.map_err(failed)?;
-    let Some(namespace) = namespace else { return Err(StartError::NoNamespace(name.to_owned())) };
+    let Some(namespace) = namespace else { return Err(OperatorError::NoNamespace(name.to_owned())) };
     LeaseObjects::new(kube, name).may_be_read().await.map_err(failed)?;
     Ok(Installation { namespace: name.to_owned(), uid: namespace.metadata.uid.unwrap_or_default() })
 }
 
-fn cannot_read(server: &str, namespace: &str, error: KubeError) -> StartError {
+fn cannot_read(server: &str, namespace: &str, error: KubeError) -> OperatorError {
     let (server, resource) = (server.to_owned(), error.request().plural.to_string());
     match error.status() {
         Some(status) if matches!(status.code, 401 | 403) => {
             let scope = format!("namespace {namespace}");
-            StartError::Forbidden { verb: "get", resource, scope, why: status.message.clone() }
+            OperatorError::Forbidden { verb: "get", resource, scope, why: status.message.clone() }
         }
-        _ => StartError::ApiServer { server, source: error },
+        _ => OperatorError::ApiServer { server, source: error },
     }
 }
 
-fn cannot_list(server: &str, namespace: Option<&str>, error: KubeError) -> StartError {
+fn cannot_list(server: &str, namespace: Option<&str>, error: KubeError) -> OperatorError {
     let (server, plural) = (server.to_owned(), error.request().plural.to_string());
     match error.status() {
-        Some(status) if status.code == 404 => StartError::NoDefinitions { server, plural },
+        Some(status) if status.code == 404 => OperatorError::NoDefinitions { server, plural },
         Some(status) if matches!(status.code, 401 | 403) => {
             let whole = || "all namespaces".to_owned();
             let scope = namespace.map_or_else(whole, |namespace| format!("namespace {namespace}"));
             let resource = format!("{plural}.kubesvc.io");
-            StartError::Forbidden { verb: "list", resource, scope, why: status.message.clone() }
+            OperatorError::Forbidden { verb: "list", resource, scope, why: status.message.clone() }
         }
-        _ => StartError::ApiServer { server, source: error },
+        _ => OperatorError::ApiServer { server, source: error },
     }
 }
 
@@ -171,9 +171,9 @@ pub(super) fn install_crypto() {
 ///
 /// # Errors
 /// A part of the configuration cannot be used.
-pub(super) fn client(config: Config) -> Result<Client, StartError> {
+pub(super) fn client(config: Config) -> Result<Client, OperatorError> {
     let server = config.cluster_url.to_string();
-    connect(config).map_err(|source| StartError::Client { server, source })
+    connect(config).map_err(|source| OperatorError::Client { server, source })
 }
 
 /// Builds the same client as kube does, over connections that detect a dead peer.

@@ -14,7 +14,7 @@ use crate::leases::{Isolation, Leadership, Replicas};
 use crate::peers::Peers;
 use crate::rest::Readiness;
 use kubesvc_core::ReplicaId;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_store::account_projection::Projection;
 
 /// Interval between checks of this replica's own Lease.
@@ -102,7 +102,7 @@ impl IsolationWatcher {
         background.start(task, move |_| Arc::clone(&watcher).check());
     }
 
-    async fn check(self: Arc<Self>) -> Outcome {
+    async fn check(self: Arc<Self>) -> AttemptOutcome {
         let others = if self.is_time_to_ask() {
             let said = self.peers.reach_of_others().await;
             self.checks.lock().asked = Some(Instant::now());
@@ -118,7 +118,7 @@ impl IsolationWatcher {
             checks.isolation.judge(running, self.duration, age, others)
         };
         self.set(is_cut_off);
-        Outcome::Done
+        AttemptOutcome::Done
     }
 
     fn is_time_to_ask(&self) -> bool {

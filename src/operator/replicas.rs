@@ -15,7 +15,7 @@ use tracing::{error, warn};
 
 use super::kube_client::RunLocation;
 use super::settings::may_have_peers;
-use super::{StartError, kube_client};
+use super::{OperatorError, kube_client};
 use crate::hub::Hub;
 use crate::informers::AgentIndex;
 use crate::leases::{Elector, LEADER_LEASE, Leadership, LeaseObjects, OwnLease, Replicas, Times};
@@ -151,7 +151,7 @@ pub(super) async fn join(
     agents: Arc<AgentIndex>,
     background: &BackgroundTasks,
     stop: &CancellationToken,
-) -> Result<Peers, StartError> {
+) -> Result<Peers, OperatorError> {
     let identity = PeerIdentity { replica_id: location.replica_id.clone(), address, host: own_host().await };
     let settings = &settings.cluster;
     if settings.mode == ClusterMode::Local {
@@ -193,7 +193,7 @@ fn host_of(name: String, addresses: &[IpAddr]) -> String {
 }
 
 /// The access that discovers replicas: the operator's own, unless the settings say otherwise.
-async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result<KubeAccess, StartError> {
+async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result<KubeAccess, OperatorError> {
     let mut config = match &settings.kubeconfig_file {
         Some(path) => from_file(path).await?,
         None if settings.verify_ssl => return Ok(location.kube.clone()),
@@ -204,11 +204,11 @@ async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result
     Ok(KubeAccess::new(kube_client::client(config)?, FIELD_MANAGER))
 }
 
-async fn from_file(path: &Path) -> Result<Config, StartError> {
-    let invalid = |source| StartError::PeersKubeconfig { path: path.to_owned(), source };
+async fn from_file(path: &Path) -> Result<Config, OperatorError> {
+    let invalid = |source| OperatorError::PeersKubeconfig { path: path.to_owned(), source };
     let kubeconfig = Kubeconfig::read_from(path).map_err(invalid)?;
     let config = client_config(kubeconfig, &KubeConfigOptions::default()).await.map_err(invalid)?;
-    config.map_err(StartError::Proxy)
+    config.map_err(OperatorError::Proxy)
 }
 
 /// The key that the replicas share, for the versions of credentials.

@@ -8,12 +8,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-use super::StartError;
+use super::OperatorError;
 use super::cache_sweeps::CacheSweeps;
+use super::caching_adapter::CachingAdapter;
 use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
-use super::object_rows::ObjectRows;
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
@@ -27,7 +27,7 @@ use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::connected_agents::{ClusterSessions, ConnectedAgents, RemoteSessions, Ticks};
+use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::gateway::GatewayPorts;
 use crate::hub::{
@@ -65,7 +65,7 @@ struct Assembly<'a> {
     accounts: Arc<AccountIndex>,
     agents: Arc<AgentIndex>,
     peers: Arc<Peers>,
-    ticks: Arc<Ticks>,
+    ticks: Arc<LeaderClock>,
     wakes: Arc<WorkQueue<String>>,
     callers: Arc<CallerCounts>,
 }
@@ -87,14 +87,14 @@ pub(super) async fn run(
     arguments: &RunArguments,
     settings: &OperatorSettings,
     open_files: u64,
-) -> Result<(), StartError> {
+) -> Result<(), OperatorError> {
     let connections = Connections::within(open_files);
     if connections.are_fewer() {
         let Connections { agents, rest } = connections;
         info!(open_files, agents, rest, "the limit on open files (ulimit -n) reduces connection limits");
     }
     let stop = CancellationToken::new();
-    shutdown::on_signal(stop.clone()).map_err(StartError::Signals)?;
+    shutdown::on_signal(stop.clone()).map_err(OperatorError::Signals)?;
     let location = RunLocation::find(arguments, settings).await?;
     let (tasks, http) = (TaskTracker::new(), HttpMetrics::default());
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
@@ -138,7 +138,7 @@ pub(super) async fn run(
         ),
         agents,
         peers: Arc::new(peers),
-        ticks: Arc::new(Ticks::default()),
+        ticks: Arc::new(LeaderClock::default()),
         wakes: Arc::new(WorkQueue::default()),
         callers: Arc::default(),
         location,
@@ -156,7 +156,7 @@ pub(super) async fn run(
     tasks.wait().await;
     info!("stopped");
     let failed = assembly.background.failed_task();
-    failed.map_or(Ok(()), |why| Err(StartError::TaskEnded(why.to_owned())))
+    failed.map_or(Ok(()), |why| Err(OperatorError::TaskEnded(why.to_owned())))
 }
 
 /// Makes the database that of this installation. Returns what it was, in one sentence.
@@ -166,7 +166,7 @@ pub(super) async fn run(
 pub(super) async fn claim_database(
     arguments: &RunArguments,
     settings: &OperatorSettings,
-) -> Result<String, StartError> {
+) -> Result<String, OperatorError> {
     let location = RunLocation::find(arguments, settings).await?;
     let (database, own) = (config::redact_url(&settings.database_url), location.installation.clone());
     match kubesvc_store::open(&settings.database_url, open_options(settings, &location, false)).await {
@@ -231,7 +231,7 @@ impl Assembly<'_> {
         http: &HttpMetrics,
         ports: StartupPorts,
         (credentials, leases): (WatchedCredentials, ReplicaLeases),
-    ) -> Result<Arc<OperatorReadiness>, StartError> {
+    ) -> Result<Arc<OperatorReadiness>, OperatorError> {
         let Self { settings, location, .. } = self;
         let rate_limit = RateLimit::new(settings.kubernetes.qps, settings.kubernetes.burst);
         let kube = location.kube.clone().limited_by(rate_limit.clone(), []);
@@ -307,7 +307,7 @@ impl Assembly<'_> {
         router: &Arc<RequestRouter>,
         operations: &Arc<Operations>,
         connections: Connections,
-    ) -> Result<Option<GatewayPort>, StartError> {
+    ) -> Result<Option<GatewayPort>, OperatorError> {
         let Some(settings) = &self.settings.gateway else { return Ok(None) };
         let ports = GatewayPorts {
             access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
@@ -368,10 +368,10 @@ impl Assembly<'_> {
     }
 
     fn cache_ports(&self) -> CachePorts {
-        let rows = ObjectRows::new(&self.settings.cache, &self.accounts);
+        let rows = CachingAdapter::new(&self.settings.cache, &self.accounts);
         CachePorts {
             store: Arc::clone(&self.cache),
-            mapper: Arc::<ObjectRows>::clone(&rows),
+            mapper: Arc::<CachingAdapter>::clone(&rows),
             rules: rows,
             settings: caching_settings(&self.settings.cache),
         }

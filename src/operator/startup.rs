@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
-use super::StartError;
+use super::OperatorError;
 use crate::rest::{self, RestState, StartupState};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::config::operator::ServerSettings;
@@ -52,10 +52,10 @@ impl StartupPorts {
         http: &HttpMetrics,
         background: &BackgroundTasks,
         stop: &CancellationToken,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, OperatorError> {
         let address = &settings.address;
         let rest = listen(address, settings.port, "server.address, server.port").await?;
-        let rest_address = rest.local_addr().map_err(StartError::Listener)?;
+        let rest_address = rest.local_addr().map_err(OperatorError::Listener)?;
         let health = match settings.health_port {
             Some(port) => Some(listen(address, port, "server.address, server.health.port").await?),
             None => None,
@@ -64,7 +64,7 @@ impl StartupPorts {
         let served = CancellationToken::new();
         let serving = Arc::new(served.clone().drop_guard());
         let serve = |task, description, listener, [at_start, server]: [HttpServer; 2]| {
-            let (listener, first) = rest::second_listener(listener).map_err(StartError::Listener)?;
+            let (listener, first) = rest::second_listener(listener).map_err(OperatorError::Listener)?;
             let at_start = at_start.serve(first, rest::starting(starting.clone()), started.clone());
             let (sender, routes) = oneshot::channel();
             let server = serve_with(routes, server, listener, stop.clone());
@@ -73,7 +73,7 @@ impl StartupPorts {
                 tokio::join!(at_start, server);
                 drop(serving);
             });
-            Ok::<_, StartError>(sender)
+            Ok::<_, OperatorError>(sender)
         };
         let rest_server = || {
             let limits = rest::http_limits(rest_connections, settings.limits.clone());
@@ -133,9 +133,9 @@ pub(super) async fn listen(
     address: &str,
     port: u16,
     settings: &'static str,
-) -> Result<TcpListener, StartError> {
+) -> Result<TcpListener, OperatorError> {
     let listening = kubesvc_runtime::listen::listen(address, port).await;
-    listening.map_err(|cause| StartError::Listen { address: address.to_owned(), port, settings, cause })
+    listening.map_err(|cause| OperatorError::Listen { address: address.to_owned(), port, settings, cause })
 }
 
 /// Opens the database of this URL, with up to `cache_writers` connections for cached objects, and waits while it is

@@ -26,7 +26,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 4;
 
 /// Bytes as they arrive.
-pub type ByteStream = BoxStream<'static, io::Result<Bytes>>;
+pub type IncomingBytes = BoxStream<'static, io::Result<Bytes>>;
 
 /// Why frames cannot be read on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ impl FrameSigner {
 /// Frames of the other side. Dropped, the call ends.
 pub struct PeerFrames {
     of: String,
-    source: ByteStream,
+    source: IncomingBytes,
     key: Arc<SigningKey>,
     nonce: String,
     side: FrameSide,
@@ -80,7 +80,7 @@ pub struct PeerFrames {
 impl PeerFrames {
     pub(super) fn new(
         of: &str,
-        source: ByteStream,
+        source: IncomingBytes,
         key: &Arc<SigningKey>,
         nonce: &str,
         side: FrameSide,

@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
 
-use super::frames::{ByteStream, FrameSigner, PeerFrames};
+use super::frames::{FrameSigner, IncomingBytes, PeerFrames};
 use super::key::SigningKey;
 use super::signature::{
     self, CallSignature, FrameSide, MAX_CLOCK_SKEW, RELAYED_FOR, Recipient, SignatureError, SignedCall,
@@ -46,7 +46,7 @@ impl AnswerSigner {
     }
 
     /// The frames that the caller sends after an upgrade.
-    pub fn caller_frames(&self, from: ByteStream) -> PeerFrames {
+    pub fn caller_frames(&self, from: IncomingBytes) -> PeerFrames {
         PeerFrames::new("of the caller", from, &self.key, &self.nonce, FrameSide::Caller)
     }
 }

@@ -25,7 +25,7 @@ use tokio_util::io::ReaderStream;
 
 use super::calls::{connected, replicas_of};
 use super::client::{CallError, PeerCall, http_client, refused, unproven, unreachable, whole};
-use super::frames::{ByteStream, FrameSigner, PeerFrames};
+use super::frames::{FrameSigner, IncomingBytes, PeerFrames};
 use super::key::SigningKey;
 use super::signature::{self, CallStamp, FrameSide, RELAYED_FOR, SignedCall};
 use super::{PeerTransport, Peers, Replica};
@@ -95,7 +95,7 @@ pub enum RelayFailure {
 
 /// A process of an agent at another replica, according to its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentProcess {
+pub struct RemoteAgentProcess {
     /// Id of the agent.
     pub agent_id: AgentId,
     /// The process.
@@ -139,13 +139,13 @@ impl Peers {
     }
 
     /// The processes of a zone's agents that are connected, according to their objects.
-    pub fn processes_of_zone(&self, zone: &ZoneId) -> Vec<AgentProcess> {
+    pub fn processes_of_zone(&self, zone: &ZoneId) -> Vec<RemoteAgentProcess> {
         let Some(link) = &self.transport else { return Vec::new() };
         let of_zone = link.agents.all().into_iter().filter(|agent| agent.spec.zone_id == *zone);
         let processes = of_zone.filter_map(|agent| {
             let status = agent.status.as_ref().filter(|status| status.connected)?;
             let session = status.session.as_ref()?;
-            Some(AgentProcess {
+            Some(RemoteAgentProcess {
                 agent_id: agent.spec.agent_id.clone(),
                 boot_id: session.boot_id.clone(),
                 replica_id: session.replica.clone(),
@@ -310,11 +310,11 @@ fn signed_request(
     Ok(request)
 }
 
-fn body_stream(answer: Response<Incoming>) -> ByteStream {
+fn body_stream(answer: Response<Incoming>) -> IncomingBytes {
     BodyDataStream::new(answer.into_body()).map(|part| part.map_err(io::Error::other)).boxed()
 }
 
 /// The bytes of one half of an upgraded call.
-pub fn read_stream(reader: ReadHalf<TokioIo<Upgraded>>) -> ByteStream {
+pub fn read_stream(reader: ReadHalf<TokioIo<Upgraded>>) -> IncomingBytes {
     ReaderStream::with_capacity(reader, READ_BYTES).boxed()
 }

@@ -13,7 +13,7 @@ use super::PeerTransport;
 use super::calls::{ReachAnswer, get};
 use super::membership::{Membership, Replica};
 use kubesvc_core::ReplicaId;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 
 /// Interval between scans for replicas that are due for verification.
@@ -83,7 +83,11 @@ pub(super) fn start(
     });
 }
 
-async fn ask_due(link: Arc<PeerTransport>, callers: Arc<KnownCallers>, others: Vec<Replica>) -> Outcome {
+async fn ask_due(
+    link: Arc<PeerTransport>,
+    callers: Arc<KnownCallers>,
+    others: Vec<Replica>,
+) -> AttemptOutcome {
     let due = link.verified.due(&others, Instant::now());
     let ask = get("/internal/v1/reach");
     join_all(due.iter().map(|replica| async {
@@ -102,7 +106,7 @@ async fn ask_due(link: Arc<PeerTransport>, callers: Arc<KnownCallers>, others: V
     }))
     .await;
     callers.replace(others.iter().filter(|one| link.verified.has(one)).filter_map(|one| one.address));
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::messages::{FORGET_PATH, ForgetCall, ForgottenWrites};
 use crate::connected_agents::AnsweringAgent;
 use crate::peers::Peers;
 use kubesvc_core::ReplicaId;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 
 /// Interval at which other replicas are told.
 const TELL_INTERVAL: Duration = Duration::from_millis(500);
@@ -58,11 +58,11 @@ impl Forgets {
         calls
     }
 
-    async fn tell(self: Arc<Self>) -> Outcome {
+    async fn tell(self: Arc<Self>) -> AttemptOutcome {
         loop {
             let calls = self.next_calls();
             if calls.is_empty() {
-                return Outcome::Done;
+                return AttemptOutcome::Done;
             }
             for (replica_id, call) in calls {
                 let Some(replica) = self.peers.other(&replica_id) else { continue };

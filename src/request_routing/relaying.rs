@@ -11,8 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::answer_recovery::Suspects;
 use super::messages::{MAX_DATA_BYTES, RelayFrame, RelayedFor, proxy_path, relayed_body};
-use super::recalling::Suspects;
 use super::{Attempted, RequestRouter};
 use crate::connected_agents::{
     AccountGrant, AccountResponse, AfterFailure, AskedAgent, PreparedRequest, Repetition, RequestError,

@@ -14,7 +14,7 @@ use super::error::{ErrorBody, RestError};
 use super::extract::{CacheQuery, PathName};
 use super::missing_object::{ChosenKind, MissingFacts, MissingReason, choose_kind, why_missing};
 use kubesvc_core::KubesvcAccount;
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::rules::AccountRules;
 use kubesvc_store::{FenceHolder, ObjectVersion, ScopeState, StoreError, StoredScope};
 
@@ -152,7 +152,7 @@ pub(super) async fn get(
 /// `kubesvc_cache.kind` of the kind that is asked for.
 fn one_kind(
     account: &KubesvcAccount,
-    kind: &KindName,
+    kind: &KindSelector,
     query: &CacheQuery,
     stored: &StoredCache,
 ) -> Result<String, RestError> {
@@ -245,7 +245,7 @@ impl RestState {
         &self,
         account: &KubesvcAccount,
         stored: &StoredCache,
-        (given, kind): (&KindName, &str),
+        (given, kind): (&KindSelector, &str),
         (namespace, name): (&str, &str),
         row: Option<(String, ObjectVersion)>,
         now_ms: i64,

@@ -16,7 +16,7 @@ use ulid::Ulid;
 
 use super::RestState;
 use super::error::RestError;
-use super::request_rules::{Request, RequestEffect, decide};
+use super::request_rules::{AccountVerb, RequestEffect, decide};
 use crate::informers::AccountKey;
 use crate::secrets::{AccountSecret, AccountSecretError};
 use kubesvc_core::kubeconfig;
@@ -159,7 +159,7 @@ pub(super) struct AccountChange<'a> {
     /// Name of the account.
     pub(super) name: &'a str,
     /// The request.
-    pub(super) request: Request,
+    pub(super) request: AccountVerb,
     /// The account in the body, if the body has one.
     pub(super) given: Option<&'a AccountInput>,
     /// Whether `given` is written to the spec, and not only validated.
@@ -285,7 +285,7 @@ impl AccountChange<'_> {
     ) -> Result<(), RestError> {
         for _ in 0..MAX_ATTEMPTS {
             let found = state.find(self.name).await?.account;
-            if found.is_none() && self.request == Request::Delete {
+            if found.is_none() && self.request == AccountVerb::Delete {
                 return Ok(()); // It existed when the request was checked.
             }
             let plan = self.judge(found.as_ref())?;

@@ -19,7 +19,7 @@ use super::error::{ErrorBody, RestError};
 use super::extract::{Force, Paging, PathName};
 use super::lookup::{NOT_READ_YET, all, refuse_if_any, summed_up};
 use super::memory_limit::MemoryPermit;
-use super::request_rules::Request;
+use super::request_rules::AccountVerb;
 use super::view::{AccountItem, AccountPage, AccountView, ExistingAccount};
 use kubesvc_core::spinnaker::AccountInput;
 use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
@@ -77,8 +77,8 @@ pub(super) async fn patch(
 /// ACTIVE also sets the other fields of the body; INACTIVE only validates them.
 fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
     let (request, sets) = match given.state {
-        Some(DesiredState::Active) => (Request::Activate, true),
-        _ => (Request::Deactivate, false),
+        Some(DesiredState::Active) => (AccountVerb::Activate, true),
+        _ => (AccountVerb::Deactivate, false),
     };
     AccountChange { name: &given.name, request, given: Some(given), sets, force }
 }
@@ -135,7 +135,7 @@ async fn delete_all(
     state
         .to_the_end(held, move |state| async move {
             let change =
-                |name| AccountChange { name, request: Request::Delete, given: None, sets: false, force };
+                |name| AccountChange { name, request: AccountVerb::Delete, given: None, sets: false, force };
             let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
             change_all(&state, &changes).await
         })

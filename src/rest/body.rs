@@ -18,7 +18,7 @@ use super::{RestState, json};
 use kubesvc_core::requests::{MAX_HEADERS_BYTES, MAX_REQUEST_BODY_BYTES, MAX_TARGET_BYTES};
 use kubesvc_core::spinnaker::{AccountInput, is_account_name};
 use kubesvc_runtime::listen::bodies::{BodyPermit, UnreadBody, collect};
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Time limit for a received body to wait for memory.
@@ -57,12 +57,12 @@ pub(super) enum MediaTypes {
 pub(super) struct PendingBody {
     headers: HeaderMap,
     body: Body,
-    caller: Option<Caller>,
+    caller: Option<ClientAddress>,
 }
 
 impl PendingBody {
     /// Creates a request of `caller`.
-    pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<Caller>) -> Self {
+    pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<ClientAddress>) -> Self {
         Self { headers, body, caller }
     }
 }
@@ -77,14 +77,14 @@ impl<S: Send + Sync> FromRequest<S> for PendingBody {
 }
 
 /// A parsed body and its memory permit. Keep the permit as long as any part of the body.
-pub(super) type Read = (Value, MemoryPermit);
+pub(super) type ParsedBody = (Value, MemoryPermit);
 
 /// Reads a body and parses it as JSON.
 pub(super) async fn read(
     state: &RestState,
     received: PendingBody,
     media: MediaTypes,
-) -> Result<Read, RestError> {
+) -> Result<ParsedBody, RestError> {
     let caller = received.caller;
     let (bytes, _room) = bytes(state, received, media).await?;
     parse(state, caller, &bytes).await
@@ -94,7 +94,7 @@ pub(super) async fn read(
 pub(super) async fn read_optional(
     state: &RestState,
     received: PendingBody,
-) -> Result<Option<Read>, RestError> {
+) -> Result<Option<ParsedBody>, RestError> {
     let caller = received.caller;
     let (bytes, _room) = bytes(state, received, MediaTypes::Unsaid).await?;
     if bytes.is_empty() {
@@ -126,7 +126,11 @@ pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
         .map_err(|_| RestError::bad_request("the body ended before it was complete"))
 }
 
-async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, RestError> {
+async fn parse(
+    state: &RestState,
+    caller: Option<ClientAddress>,
+    bytes: &[u8],
+) -> Result<ParsedBody, RestError> {
     let size = json::measure(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
     let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_TIMEOUT).await?;
     let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;

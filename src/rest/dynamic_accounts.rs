@@ -19,7 +19,7 @@ use super::dto::{AccountDefinition, Definitions, StateChanges};
 use super::error::{ErrorBody, RestError};
 use super::extract::{Force, PathName};
 use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
-use super::request_rules::{Request, RequestEffect, decide};
+use super::request_rules::{AccountVerb, RequestEffect, decide};
 use super::view::{AccountView, ExistingAccount};
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::spinnaker::AccountInput;
@@ -92,7 +92,7 @@ async fn create_one(
     found: FoundAccount,
 ) -> Result<Option<ExistingAccount>, RestError> {
     let now = found.account.as_ref().map(|existing| (displayed_state(existing), existing.desired()));
-    if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, Request::Add).effect) {
+    if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, AccountVerb::Add).effect) {
         return Ok(Some(ExistingAccount::of(&existing)));
     }
     Ok(create(state, given, account).await?.as_ref().map(ExistingAccount::of))
@@ -126,9 +126,9 @@ pub(super) async fn put(
     state
         .to_the_end(held, move |state| async move {
             let request = match given.state {
-                None => Request::Put,
-                Some(DesiredState::Active) => Request::Activate,
-                Some(DesiredState::Inactive) => Request::Deactivate,
+                None => AccountVerb::Put,
+                Some(DesiredState::Active) => AccountVerb::Activate,
+                Some(DesiredState::Inactive) => AccountVerb::Deactivate,
             };
             exists(&state, &given.name).await?;
             let change = AccountChange { name: &given.name, request, given: Some(&given), sets: true, force };

@@ -10,7 +10,7 @@ use super::error::RestError;
 use super::view::{AccountItem, AccountPage};
 use kubesvc_core::ZoneId;
 use kubesvc_core::cache::keys::{MAX_NAME_CHARS, MAX_NAMESPACE_CHARS};
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::spinnaker::is_account_name;
 
 /// Default number of items per page.
@@ -190,7 +190,7 @@ pub(super) struct CacheQuery {
     /// Only this kind, in any case: `Kind`, `Kind.group`, or as `kubesvc_cache.kind` has it. `Kind` means the native
     /// kind of that name, if there is one.
     #[param(required = false, value_type = String, min_length = 1, max_length = 317, example = "Deployment")]
-    pub(super) kind: Option<KindName>,
+    pub(super) kind: Option<KindSelector>,
     /// Namespace of the object `name`. Not used for an object without one.
     #[param(required = false, max_length = 63)]
     pub(super) namespace: String,
@@ -207,7 +207,7 @@ impl CacheQuery {
         let name = single_value(query, "name")?;
         let kind = kind.map(|text| {
             let form = "kind must be Kind or Kind.group, such as Deployment or Rollout.argoproj.io";
-            KindName::parse(&text).ok_or_else(|| RestError::bad_request(form))
+            KindSelector::parse(&text).ok_or_else(|| RestError::bad_request(form))
         });
         let kind = kind.transpose()?;
         let fits = |text: &str, max| text.chars().count() <= max && !text.chars().any(char::is_control);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::error::RestError;
 use crate::access::{HeldHead, TooManyHeads, UnknownHeads};
 use kubesvc_runtime::listen::bodies::{BodyMemory, BodyPermit, kib};
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 /// Memory for bodies being received, in KiB.
 const BODIES_KIB: usize = 64 * 1024;
@@ -26,11 +26,11 @@ const MAX_CONCURRENT_WRITES: usize = 1024;
 
 /// Limits that all requests share.
 #[derive(Debug)]
-pub(super) struct RequestLimits {
-    bodies: BodyMemory<Option<Caller>>,
-    values: BodyMemory<Option<Caller>>,
-    of_replicas: BodyMemory<Option<Caller>>,
-    relayed: BodyMemory<Option<Caller>>,
+pub(super) struct RestLimits {
+    bodies: BodyMemory<Option<ClientAddress>>,
+    values: BodyMemory<Option<ClientAddress>>,
+    of_replicas: BodyMemory<Option<ClientAddress>>,
+    relayed: BodyMemory<Option<ClientAddress>>,
     writes: Arc<Semaphore>,
     heads: Arc<UnknownHeads>,
     heads_of_replicas: Arc<UnknownHeads>,
@@ -40,7 +40,7 @@ pub(super) struct RequestLimits {
 #[derive(Debug, Default)]
 pub(super) struct MemoryPermit(#[expect(dead_code, reason = "it is held")] Option<BodyPermit>);
 
-impl RequestLimits {
+impl RestLimits {
     /// Creates limits that fit bodies of up to `max_body_bytes`.
     pub(super) fn new(max_body_bytes: usize) -> Self {
         Self {
@@ -56,20 +56,25 @@ impl RequestLimits {
 
     /// Takes the memory of a head until it is known who calls. Heads of calls for replicas have memory of their own, so that
     /// replicas reach one another whatever others send.
-    pub(super) fn head(&self, caller: Caller, path: &str, bytes: usize) -> Result<HeldHead, TooManyHeads> {
+    pub(super) fn head(
+        &self,
+        caller: ClientAddress,
+        path: &str,
+        bytes: usize,
+    ) -> Result<HeldHead, TooManyHeads> {
         let heads = if path.starts_with(PEERS) { &self.heads_of_replicas } else { &self.heads };
         heads.hold(caller, bytes)
     }
 
     /// Starts a permit for a caller's body, which grows as the body arrives.
-    pub(super) fn body(&self, caller: Option<Caller>) -> BodyPermit {
+    pub(super) fn body(&self, caller: Option<ClientAddress>) -> BodyPermit {
         self.bodies.permit(caller)
     }
 
     /// Waits for memory for the parsed form of a body.
     pub(super) async fn values(
         &self,
-        caller: Option<Caller>,
+        caller: Option<ClientAddress>,
         bytes: usize,
         until: Instant,
     ) -> Result<MemoryPermit, RestError> {
@@ -79,12 +84,12 @@ impl RequestLimits {
     }
 
     /// Starts a permit for a body of another replica, which grows as the body arrives.
-    pub(super) fn of_replica(&self, caller: Option<Caller>) -> BodyPermit {
+    pub(super) fn of_replica(&self, caller: Option<ClientAddress>) -> BodyPermit {
         self.of_replicas.permit(caller)
     }
 
     /// Starts a permit for a body of a request that another replica relays, which grows as the body arrives.
-    pub(super) fn relayed(&self, caller: Option<Caller>) -> BodyPermit {
+    pub(super) fn relayed(&self, caller: Option<ClientAddress>) -> BodyPermit {
         self.relayed.permit(caller)
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use kubesvc_core::age;
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::left_out::why_left_out;
 use kubesvc_core::cache::left_out_objects::StoredLeftOut;
 use kubesvc_core::cache::native;
@@ -33,7 +33,7 @@ pub(super) enum MissingReason {
 
 /// Why an object has no row, in a word and in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
+pub(super) struct MissingObject {
     pub(super) reason: MissingReason,
     pub(super) message: String,
     /// The setting that leaves it out.
@@ -53,7 +53,7 @@ pub(super) enum ChosenKind {
 
 /// Finds the kind of a name among the scopes of an account. A name without a group means the native kind, if that has
 /// the name.
-pub(super) fn choose_kind(name: &KindName, scopes: &[StoredScope]) -> ChosenKind {
+pub(super) fn choose_kind(name: &KindSelector, scopes: &[StoredScope]) -> ChosenKind {
     let watched = scopes.iter().filter(|scope| name.names(&scope.key.group, &scope.key.kind));
     let mut kinds: BTreeMap<&str, bool> = BTreeMap::new();
     for scope in watched {
@@ -77,7 +77,7 @@ pub(super) struct MissingFacts<'a> {
     pub(super) account: &'a AccountRules,
     /// The live scopes of the account.
     pub(super) scopes: &'a [StoredScope],
-    pub(super) kind: &'a KindName,
+    pub(super) kind: &'a KindSelector,
     /// Empty: none was given.
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
@@ -87,8 +87,8 @@ pub(super) struct MissingFacts<'a> {
 }
 
 /// Says why an object has no row. Settings come first: they hold whatever the cluster has.
-pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
-    let because = |reason, message: String| Missing { reason, message, setting: None };
+pub(super) fn why_missing(facts: &MissingFacts<'_>) -> MissingObject {
+    let because = |reason, message: String| MissingObject { reason, message, setting: None };
     let of_kind: Vec<_> = facts.scopes.iter().filter(|scope| is_of_kind(scope, facts.kind)).collect();
     let covers = |scope: &&StoredScope| {
         let of = &scope.key.namespace;
@@ -132,12 +132,12 @@ pub(super) fn why_missing(facts: &MissingFacts<'_>) -> Missing {
     because(MissingReason::NotThere, not_there(facts, scope, unnamed))
 }
 
-fn is_of_kind(scope: &StoredScope, kind: &KindName) -> bool {
+fn is_of_kind(scope: &StoredScope, kind: &KindSelector) -> bool {
     kind.names(&scope.key.group, &scope.key.kind)
 }
 
 /// Settings that leave the object out. The kind is spelled as the cluster has it, if that is known.
-fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<Missing> {
+fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<MissingObject> {
     let (kind, group) = match scope {
         Some(scope) => (scope.key.kind.as_str(), Some(scope.key.group.as_str())),
         None => (facts.kind.kind(), facts.kind.group()),
@@ -150,7 +150,7 @@ fn left_out(facts: &MissingFacts<'_>, scope: Option<&StoredScope>) -> Option<Mis
     }
     let setting = found.setting.map(kubesvc_core::cache::findings::Setting::name);
     let message = format!("it is left out: {}", found.reason());
-    Some(Missing { reason: MissingReason::LeftOut, message, setting })
+    Some(MissingObject { reason: MissingReason::LeftOut, message, setting })
 }
 
 /// `unnamed`: objects of the scope that are left out and of which it is not known which they are.
@@ -183,7 +183,7 @@ fn not_there(facts: &MissingFacts<'_>, scope: &StoredScope, unnamed: u32) -> Str
 mod tests {
     use super::*;
     use kubesvc_core::KubesvcAccountSpec;
-    use kubesvc_core::cache::rules::CacheSettings;
+    use kubesvc_core::cache::rules::OperatorRuleFields;
     use kubesvc_store::ScopeKey;
 
     fn scope(group: &str, kind: &str, namespace: &str) -> StoredScope {
@@ -201,8 +201,8 @@ mod tests {
         }
     }
 
-    fn named(text: &str) -> KindName {
-        KindName::parse(text).expect("a kind")
+    fn named(text: &str) -> KindSelector {
+        KindSelector::parse(text).expect("a kind")
     }
 
     fn chosen(text: &str, scopes: &[StoredScope]) -> ChosenKind {
@@ -240,7 +240,7 @@ mod tests {
         spec: &KubesvcAccountSpec,
         scopes: &[StoredScope],
         (kind, namespace): (&str, &str),
-    ) -> Missing {
+    ) -> MissingObject {
         missing_named(kinds, spec, scopes, (kind, namespace, "web"))
     }
 
@@ -249,9 +249,9 @@ mod tests {
         spec: &KubesvcAccountSpec,
         scopes: &[StoredScope],
         (kind, namespace, name): (&str, &str, &str),
-    ) -> Missing {
+    ) -> MissingObject {
         let kinds: Vec<_> = kinds.iter().map(|kind| (*kind).to_owned()).collect();
-        let settings = CacheSettings { cache_kinds: Some(&kinds), ..CacheSettings::default() };
+        let settings = OperatorRuleFields { cache_kinds: Some(&kinds), ..OperatorRuleFields::default() };
         let (operator, _) = OperatorRules::read(&settings);
         let (account, _) = AccountRules::from_spec(spec, false);
         why_missing(&MissingFacts {

@@ -10,7 +10,7 @@ use kubesvc_core::{DesiredState, State};
 
 /// A request about one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum AccountVerb {
     /// POST, on either path.
     Add,
     /// PATCH or PUT with `state: ACTIVE`.
@@ -64,28 +64,28 @@ impl RequestDecision {
 }
 
 /// Decides about an account with its shown and desired state; `None` if there is no account.
-pub(super) fn decide(now: Option<(State, DesiredState)>, request: Request) -> RequestDecision {
+pub(super) fn decide(now: Option<(State, DesiredState)>, request: AccountVerb) -> RequestDecision {
     let Some((shown, desired)) = now else { return unknown(request) };
     match (request, shown) {
-        (Request::Add, _) => RequestDecision::refused(StatusCode::CONFLICT),
-        (Request::Delete, State::Deleting) => RequestDecision::accepted(RequestEffect::Nothing),
-        (Request::Delete, State::DeleteFailed) => RequestDecision::accepted(RequestEffect::RetryDelete),
+        (AccountVerb::Add, _) => RequestDecision::refused(StatusCode::CONFLICT),
+        (AccountVerb::Delete, State::Deleting) => RequestDecision::accepted(RequestEffect::Nothing),
+        (AccountVerb::Delete, State::DeleteFailed) => RequestDecision::accepted(RequestEffect::RetryDelete),
         (_, State::Deleting | State::DeleteFailed) => RequestDecision::refused(StatusCode::CONFLICT),
-        (Request::Delete, _) => RequestDecision::accepted(RequestEffect::Delete),
-        (Request::Activate, _) => RequestDecision::accepted(activate(shown, desired)),
-        (Request::Deactivate, _) => RequestDecision::accepted(deactivate(shown, desired)),
-        (Request::Put, State::Failed) if desired == DesiredState::Active => {
+        (AccountVerb::Delete, _) => RequestDecision::accepted(RequestEffect::Delete),
+        (AccountVerb::Activate, _) => RequestDecision::accepted(activate(shown, desired)),
+        (AccountVerb::Deactivate, _) => RequestDecision::accepted(deactivate(shown, desired)),
+        (AccountVerb::Put, State::Failed) if desired == DesiredState::Active => {
             RequestDecision::accepted(RequestEffect::Retry)
         }
-        (Request::Put, _) => RequestDecision::accepted(RequestEffect::Store),
+        (AccountVerb::Put, _) => RequestDecision::accepted(RequestEffect::Store),
     }
 }
 
-fn unknown(request: Request) -> RequestDecision {
+fn unknown(request: AccountVerb) -> RequestDecision {
     match request {
-        Request::Add => RequestDecision::accepted(RequestEffect::Create),
-        Request::Put => RequestDecision::refused(StatusCode::NOT_FOUND),
-        Request::Activate | Request::Deactivate | Request::Delete => {
+        AccountVerb::Add => RequestDecision::accepted(RequestEffect::Create),
+        AccountVerb::Put => RequestDecision::refused(StatusCode::NOT_FOUND),
+        AccountVerb::Activate | AccountVerb::Deactivate | AccountVerb::Delete => {
             RequestDecision::refused(StatusCode::BAD_REQUEST)
         }
     }
@@ -170,7 +170,13 @@ mod tests {
 
     #[test]
     fn every_cell_of_the_table() {
-        let requests = [Request::Add, Request::Activate, Request::Deactivate, Request::Put, Request::Delete];
+        let requests = [
+            AccountVerb::Add,
+            AccountVerb::Activate,
+            AccountVerb::Deactivate,
+            AccountVerb::Put,
+            AccountVerb::Delete,
+        ];
         let mut cells = 0;
         for (now, expected) in table() {
             for (request, (status, effect)) in requests.into_iter().zip(expected) {
@@ -195,7 +201,13 @@ mod tests {
 
     #[test]
     fn refused_request_stores_nothing() {
-        let requests = [Request::Add, Request::Activate, Request::Deactivate, Request::Put, Request::Delete];
+        let requests = [
+            AccountVerb::Add,
+            AccountVerb::Activate,
+            AccountVerb::Deactivate,
+            AccountVerb::Put,
+            AccountVerb::Delete,
+        ];
         for state in State::ALL {
             for desired in [ACTIVE, INACTIVE] {
                 for request in requests {

@@ -27,9 +27,9 @@ use kubesvc_core::source_rules::SourceRules;
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 use kubesvc_runtime::config::{UnknownKeys, load_operator};
 use kubesvc_store::{
-    AccountBatch, Assignment, AssignmentChanges, BasisRow, BatchOutcome, Changes, FenceHolder, ForeignRow,
-    KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey, ScopeState, StoreError,
-    StoredProgress, StoredScope, Swept, Term,
+    AccountBatch, AccountChanges, Assignment, AssignmentChanges, BasisRow, BatchOutcome, FenceHolder,
+    ForeignRow, KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey, ScopeState,
+    StoreError, StoredProgress, StoredScope, Swept, Term,
 };
 
 mod bounds;
@@ -145,7 +145,7 @@ struct NoStore;
 
 #[async_trait]
 impl kubesvc_store::AccountStore for NoStore {
-    async fn write(&self, _: &Changes) -> Result<(), StoreError> {
+    async fn write(&self, _: &AccountChanges) -> Result<(), StoreError> {
         Ok(())
     }
 

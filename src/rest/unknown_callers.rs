@@ -14,7 +14,7 @@ use super::RestState;
 use super::error::RestError;
 use crate::access::{HeldHead, head_bytes};
 use crate::operations::OperationRefusal;
-use kubesvc_runtime::listen::connection_limits::Caller as ClientAddress;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 /// Beginning of the paths of calls about operations: those that are refused have an audit line.
 const OPERATIONS: &str = "/armory/agent/operation";

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kubesvc_runtime::config::{Program, reference};
+use kubesvc_runtime::config::{SettingsProgram, reference};
 
 /// Folders whose paths must exist when code in a page names them.
 const FOLDERS: &[&str] = &[
@@ -79,7 +79,7 @@ fn the_tables_of_settings_match_the_code() {
     let path = root().join("docs/settings.md");
     let page = read(&path);
     let mut wanted = page.clone();
-    for (program, name) in [(Program::Operator, "operator"), (Program::Agent, "agent")] {
+    for (program, name) in [(SettingsProgram::Operator, "operator"), (SettingsProgram::Agent, "agent")] {
         let table = reference(program);
         let (head, rows): (Vec<&str>, Vec<&str>) =
             (table.lines().take(2).collect(), table.lines().skip(2).collect());
@@ -100,7 +100,9 @@ fn the_tables_of_settings_match_the_code() {
 
 #[test]
 fn commented_settings_files_have_every_setting() {
-    for (program, file) in [(Program::Operator, "kubesvc.yml"), (Program::Agent, "armory-agent.yml")] {
+    for (program, file) in
+        [(SettingsProgram::Operator, "kubesvc.yml"), (SettingsProgram::Agent, "armory-agent.yml")]
+    {
         let text = read(&root().join("config/settings").join(file));
         let present = setting_keys(&text);
         for row in reference(program).lines().filter(|row| row.contains("| now")) {

@@ -40,7 +40,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-pub use listing::{Counts, HeldDefinition, ListedAccount, ListedState};
+pub use listing::{HeldDefinition, ListedAccount, ListedState, StateCounts};
 
 /// Maximum number of accounts of one agent; a `Hello` may name as many.
 pub const MAX_ACCOUNTS: usize = 100_000;

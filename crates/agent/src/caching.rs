@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `queue`, [`memory`] | what an account has read and not sent yet, in the order of last change, and its bound |
 //! | `batch` | a batch on the wire: its limits, and its bytes |
-//! | [`delivery`] | one account under one fence: what is declared, sent, acknowledged, and where each scope goes on |
+//! | [`account_sender`] | one account under one fence: what is declared, sent, acknowledged; where each scope goes on |
 //! | [`basis`] | the rows of a scope whose list begins |
 //! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
 //! | `lifetime` | when the stream is opened, closed and opened again |
@@ -15,19 +15,19 @@
 //! | [`codec`] | frames that are encoded already, for tonic |
 //! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
 //!
-//! A driver calls [`CachingStream`]: it feeds in what the hub and the readers of scopes say, carries out
-//! [`ReaderCommand`]s, and sends what [`CachingStream::poll`] returns. Nothing here reads a cluster: a reader (one
+//! A driver calls [`CachingSender`]: it feeds in what the hub and the readers of scopes say, carries out
+//! [`ReaderCommand`]s, and sends what [`CachingSender::poll`] returns. Nothing here reads a cluster: a reader (one
 //! scope's list and watch) names itself by the [`ReaderId`] that its command gave it, and what a former reader says
 //! late is ignored.
 //!
 //! The hub applies a batch in the order `removed`, `added`, `sync_starts`, events, `synced`, `checkpoints`, `problems`.
 //! A batch never holds two of them for one scope that would need another order.
 
+pub mod account_sender;
 pub mod basis;
 mod batch;
 pub mod codec;
 pub mod credit;
-pub mod delivery;
 pub mod driver;
 mod lifetime;
 pub mod memory;
@@ -41,11 +41,13 @@ mod tests;
 mod turns;
 mod unacked;
 
+pub use account_sender::{
+    AccountSender, DeclarationError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId,
+};
 pub use basis::{BasisError, ScopeBasis};
 pub use batch::EncodedFrame;
-pub use delivery::{AccountDelivery, DeliveryError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId};
 pub use driver::{HubConnection, StreamDriver, StreamNotice};
 pub use memory::{QueueFull, QueueMemory};
 pub use sent_events::{EventCount, SentEvents};
 pub use shared::SharedStream;
-pub use stream::{AccountCommand, CachingStream, StreamAction, StreamIdentity};
+pub use stream::{AccountCommand, CachingSender, StreamAction, StreamIdentity};

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use crate::metrics::Requests;
+use crate::metrics::ClusterRequestCounter;
 use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::kubeconfig::{Authentication, VettedKubeconfig};
 
@@ -43,7 +43,7 @@ pub use check::{CheckAnswer, CheckStep, ConnectionCheck};
 pub use client::{ClusterClient, ClusterDocument};
 pub use error::{BrokenConnection, ClusterError};
 pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody, UpgradedConnection};
-pub use pool::{ConnectionBudget, ConnectionSlot, PoolLimits, UseBudget};
+pub use pool::{ConnectionBudget, PoolLimits, PoolSlot, UseBudget};
 pub use tls::{ServerCertificate, Trust, TrustError};
 
 /// What connections are used for. Each use has its own pools and budget.
@@ -105,7 +105,7 @@ pub struct ClusterContext {
     /// Time and size limits.
     pub limits: Limits,
     /// Counts requests by their status.
-    pub requests: Requests,
+    pub requests: ClusterRequestCounter,
 }
 
 impl Default for ClusterContext {
@@ -115,7 +115,7 @@ impl Default for ClusterContext {
             budget: ConnectionBudget::default(),
             pool_limits: PoolLimits::of,
             limits: Limits::default(),
-            requests: Requests::default(),
+            requests: ClusterRequestCounter::default(),
         }
     }
 }

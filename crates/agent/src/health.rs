@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::AgentOptions;
-use crate::account_table::{AccountTable, Counts, ListedState};
+use crate::account_table::{AccountTable, ListedState, StateCounts};
 use crate::caching::SharedStream;
 use crate::static_accounts::StaticAccountFile;
 use crate::watch_registry::{ListedWatch, WatchRegistry};
@@ -56,7 +56,7 @@ pub struct StreamStatus {
 /// Response of `/health`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct HealthReport {
     status: &'static str,
     agent_id: String,
     zone_id: String,
@@ -125,10 +125,10 @@ impl AgentStatus {
         self.now.lock().session.is_some()
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> HealthReport {
         let CurrentStatus { session, problem } = self.now.lock().clone();
         let counts = self.table.lock().counts();
-        Report {
+        HealthReport {
             status: "UP",
             agent_id: self.agent_id.clone(),
             zone_id: self.zone_id.clone(),
@@ -203,7 +203,7 @@ impl AccountsReport {
             report.since = one.since.map(|since| since.to_string());
             accounts.insert(one.name, report);
         }
-        let Counts { held, starting, failed } = table.counts();
+        let StateCounts { held, starting, failed } = table.counts();
         let total = held + starting + failed + refused.len();
         for (name, failure) in refused {
             accounts.insert(name.clone(), account_report(zone, name, "REFUSED", true, Some(failure)));

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::account_table::{AccountTable, Counts};
+use crate::account_table::{AccountTable, StateCounts};
 use crate::caching::SharedStream;
 use crate::health::{self, AgentStatus};
 use crate::metrics::{AccountCounts, AgentMetrics, CachedObjectCounts};
-use crate::requests::AccountRequests;
+use crate::requests::RequestService;
 use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -67,7 +67,7 @@ pub(super) async fn bind_health(
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
     watches: (WatchRegistry, Arc<SharedStream>),
-    (requests, tasks): (&Arc<AccountRequests>, &TaskRegistry),
+    (requests, tasks): (&Arc<RequestService>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
@@ -89,7 +89,7 @@ pub(super) async fn bind_metrics(
     let failed = |source| AgentError::MetricsPort { address: shown(host, port), source };
     let counts = move || {
         let table = table.lock();
-        let Counts { held, starting, failed } = table.counts();
+        let StateCounts { held, starting, failed } = table.counts();
         let accounts = AccountCounts { held, starting, failed, cached: table.cached_count() };
         drop(table);
         (accounts, cached_objects())

@@ -33,14 +33,14 @@ use tokio_util::task::TaskTracker;
 
 use kubesvc_core::AgentId;
 use kubesvc_core::agent_policy::AgentPolicy;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec, blocking};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec, blocking};
 
-mod account;
+mod account_runtimes;
 pub mod account_table;
-pub mod accounts;
 pub mod activation;
 pub mod caching;
 pub mod cluster;
+pub mod command_executor;
 pub mod health;
 mod http_server;
 pub mod link;
@@ -54,18 +54,18 @@ pub mod watch_registry;
 pub mod watched_files;
 mod wire_failure;
 
-use account::{AccountReaders, CachedAccounts, CredentialVerdicts, ReadingParts};
+use account_runtimes::{CachingSupervisor, CredentialVerdicts, ReaderTrackers, ReadingParts};
 use account_table::AccountTable;
-use accounts::{Activators, SharedParts};
 use activation::{Activator, MAX_FILE_BYTES, Programs};
 use caching::{QueueMemory, SharedStream, StreamDriver};
 use cluster::ClusterContext;
+use command_executor::{Activators, SharedParts};
 use health::AgentStatus;
 use http_server::Server;
 use link::{Link, StopSignals};
 use metrics::{AgentMetrics, CachedObjectCounts};
 use requests::driver::RequestsDriver;
-use requests::{AccountRequests, RequestSettings};
+use requests::{RequestService, RequestSettings};
 use scrub::CompressorError;
 use static_accounts::StaticAccountFile;
 use watch_registry::WatchRegistry;
@@ -246,8 +246,8 @@ pub struct Agent {
     metrics: Option<Server>,
     link: Link,
     files: FileWatch,
-    caching: (StreamDriver, CachedAccounts),
-    requests: (RequestsDriver, Arc<AccountRequests>),
+    caching: (StreamDriver, CachingSupervisor),
+    requests: (RequestsDriver, Arc<RequestService>),
     background: BackgroundTasks,
     tasks: TaskTracker,
     /// Ends what goes on beside the link.
@@ -283,7 +283,7 @@ impl Agent {
             ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
         };
         let activators = Activators { all: activator, own: options.own.clone() };
-        let (caching_changed, readers) = (Arc::new(Notify::new()), AccountReaders::default());
+        let (caching_changed, readers) = (Arc::new(Notify::new()), ReaderTrackers::default());
         let (connection, connections) = watch_channel::channel(None);
         let (notices, noticed) = mpsc::channel(MAX_WAITING_NOTICES);
         let (losses, lost_accounts) = mpsc::channel(MAX_WAITING_LOSSES);
@@ -295,10 +295,14 @@ impl Agent {
             CredentialVerdicts { table: Arc::clone(&table), changed: Arc::clone(&credential_judged) };
         let metrics = metrics_of_objects;
         let told = ReadingParts { readers: readers.clone(), losses, credentials, watches, metrics };
-        let cached_accounts =
-            CachedAccounts::new(changes_of, activators.clone(), (shared, noticed), (options.reading, told))?;
+        let caching_supervisor = CachingSupervisor::new(
+            changes_of,
+            activators.clone(),
+            (shared, noticed),
+            (options.reading, told),
+        )?;
         let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
-        let requests = AccountRequests::new(Arc::clone(&table), activators.clone(), request_settings, counts);
+        let requests = RequestService::new(Arc::clone(&table), activators.clone(), request_settings, counts);
         let registry = background.registry();
         let health =
             http_server::bind_health(&options, &counted, status.clone(), watched, (&requests, registry))
@@ -322,7 +326,7 @@ impl Agent {
             readers,
         };
         let link = Link::new(options, parts, status)?;
-        let caching = (driver, cached_accounts);
+        let caching = (driver, caching_supervisor);
         let requests = (requests_driver, requests);
         Ok(Self { health, metrics, link, files, caching, requests, background, tasks, ends })
     }
@@ -432,14 +436,14 @@ impl FileWatch {
         background.start(task, move |_| Arc::clone(&watch).check());
     }
 
-    async fn check(self: Arc<Self>) -> Outcome {
+    async fn check(self: Arc<Self>) -> AttemptOutcome {
         let (files, in_use) = (Arc::clone(&self.files), self.table.lock().files());
         let changed = blocking(move || files.lock().poll(&in_use)).await;
         if !changed.is_empty() {
             // Fails if the receiver is gone: the agent is stopping, and this task with it.
             let _ = self.changes.send(changed).await;
         }
-        Outcome::Done
+        AttemptOutcome::Done
     }
 }
 

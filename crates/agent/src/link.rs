@@ -12,7 +12,7 @@ use tonic::transport::Endpoint;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::accounts::{Accounts, SharedParts};
+use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
 use crate::{AgentError, AgentOptions, Backoff};
 use kubesvc_core::wire::ops::{Hello, Refused};
@@ -38,7 +38,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 pub struct Link {
     options: AgentOptions,
     endpoint: Endpoint,
-    accounts: Accounts,
+    accounts: CommandExecutor,
     status: Arc<AgentStatus>,
     /// Identifies this process; the hub uses it to tell a reconnecting agent from a second one.
     boot_id: String,
@@ -62,7 +62,7 @@ pub struct StopSignals {
 
 /// Reason why a stream has ended.
 #[derive(Debug)]
-enum StreamEnd {
+enum LinkEnd {
     /// The agent was told to stop.
     Stopped,
     /// The hub refused the agent.
@@ -86,7 +86,7 @@ impl Link {
     ) -> Result<Self, AgentError> {
         Ok(Self {
             endpoint: dial::endpoint(&options)?,
-            accounts: Accounts::new(parts),
+            accounts: CommandExecutor::new(parts),
             status,
             boot_id: Ulid::generate().to_string(),
             connect_seq: 0,
@@ -124,9 +124,9 @@ impl Link {
     }
 
     /// Runs one stream from beginning to end.
-    async fn connect_and_serve(&mut self, stop: &StopSignals) -> StreamEnd {
+    async fn connect_and_serve(&mut self, stop: &StopSignals) -> LinkEnd {
         let greeted = tokio::select! {
-            () = stop.leave.cancelled() => return StreamEnd::Stopped,
+            () = stop.leave.cancelled() => return LinkEnd::Stopped,
             greeted = self.greet() => greeted,
         };
         let greeted = match greeted {
@@ -135,7 +135,7 @@ impl Link {
         };
         let accepted = greeted.accepted.clone();
         if accepted.protocol != PROTOCOL_VERSION {
-            return StreamEnd::Broken(format!(
+            return LinkEnd::Broken(format!(
                 "the hub wants version {} of the protocol, and this agent speaks {PROTOCOL_VERSION}; \
                  run agent and operator in versions that fit",
                 accepted.protocol
@@ -177,15 +177,15 @@ impl Link {
         if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
             self.pace.reset();
         }
-        if !matches!(ended, StreamEnd::Drained(_)) {
+        if !matches!(ended, LinkEnd::Drained(_)) {
             self.pace.was_accepted();
         }
         ended
     }
 
-    async fn greet(&mut self) -> Result<AcceptedStream, StreamEnd> {
+    async fn greet(&mut self) -> Result<AcceptedStream, LinkEnd> {
         let dialled = dial::channel(&self.endpoint, &self.options).await;
-        let channel = dialled.map_err(|error| StreamEnd::Broken(dial::chain(&error)))?;
+        let channel = dialled.map_err(|error| LinkEnd::Broken(dial::chain(&error)))?;
         if self.own_cluster.is_none() {
             self.own_cluster = self.accounts.own_cluster().await;
         }
@@ -199,24 +199,24 @@ impl Link {
     }
 
     /// Logs why the stream has ended, and returns the time of the next dial.
-    fn note(&mut self, ended: StreamEnd) -> Instant {
+    fn note(&mut self, ended: LinkEnd) -> Instant {
         let (problem, wait) = match ended {
-            StreamEnd::Stopped => {
+            LinkEnd::Stopped => {
                 self.status.disconnected("the agent is stopping");
                 return Instant::now();
             }
-            StreamEnd::Drained(at) => {
+            LinkEnd::Drained(at) => {
                 self.status.disconnected("the hub asked the agent to connect anew");
                 tracing::info!("connecting anew, as the hub asks");
                 return at;
             }
-            StreamEnd::Refused(refused) => {
+            LinkEnd::Refused(refused) => {
                 let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_RETRY_AFTER);
                 let wait = self.pace.after_refusal(asked, refused.permanent);
                 let reason = refused.reason().as_str_name();
                 (format!("the hub refuses the agent: {reason}: {}", dial::shown(&refused.message)), wait)
             }
-            StreamEnd::Broken(problem) => (problem, self.pace.next()),
+            LinkEnd::Broken(problem) => (problem, self.pace.next()),
         };
         tracing::warn!(
             hub = %self.options.hub,

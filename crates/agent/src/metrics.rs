@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-use crate::requests::RequestMetrics;
+use crate::requests::RequestServiceMetrics;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -46,9 +46,9 @@ impl EncodeMetric for PlainCounter {
 
 /// Requests to API servers, by response status. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub struct Requests(Family<Label<i32>, PlainCounter>);
+pub struct ClusterRequestCounter(Family<Label<i32>, PlainCounter>);
 
-impl Requests {
+impl ClusterRequestCounter {
     /// Counts one request; status 0 means no response.
     pub fn count(&self, status: i32) {
         self.0.get_or_create(&[("code", status)]).0.inc();
@@ -77,11 +77,11 @@ pub struct AgentMetrics {
     /// Accepted streams that ended.
     pub disconnections: Counter,
     /// Requests to API servers.
-    pub requests: Requests,
+    pub requests: ClusterRequestCounter,
     /// Changed kubeconfigs with which an account could not be restarted.
     pub kept: Counter,
     /// Requests of the hub to clusters.
-    pub account_requests: RequestMetrics,
+    pub account_requests: RequestServiceMetrics,
     /// Connections of probes and scrapers that were closed because of a limit.
     pub http: HttpMetrics,
     /// What is read of clusters and sent to the hub.

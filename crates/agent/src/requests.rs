@@ -3,11 +3,11 @@
 //! | module | owns |
 //! |---|---|
 //! | [`driver`] | the stream: when it is opened, its frames, pings, what both sides have |
-//! | `serving` | one request: checks, body, and what becomes of a read and of a write |
-//! | `exchanging`, `answering` | the exchange with the cluster; the answer on its way to the hub |
+//! | `checked_request` | one request: checks, body, and what becomes of a read and of a write |
+//! | `cluster_exchange`, `answers` | the exchange with the cluster; the answer on its way to the hub |
 //! | `writes` | writes, which go on without the stream: the journal, and who waits for their answers |
 //! | `clients` | a client of each account's cluster, while it is used |
-//! | `running` | the requests that run: to be listed, stopped and waited for |
+//! | `running_requests` | the requests that run: to be listed, stopped and waited for |
 //!
 //! The agent knows no verb. A write is recorded in the journal when it is opened, before anything of a later stream is
 //! read, so a [`Recall`](kubesvc_core::wire::ops::Recall) never finds a write missing that is still going to be sent.
@@ -29,24 +29,24 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
 use crate::account_table::AccountTable;
-use crate::accounts::Activators;
+use crate::command_executor::Activators;
 use kubesvc_core::requests::access::AllowedClasses;
 use kubesvc_core::wire::ops::ApplySettings;
 
-mod answering;
+mod answers;
+mod checked_request;
 mod clients;
+mod cluster_exchange;
 pub mod driver;
-mod exchanging;
-mod running;
-mod serving;
+mod running_requests;
 mod writes;
 
 #[cfg(test)]
 mod tests;
 
 use clients::ClusterClients;
-use running::RunningRequests;
-pub use running::{RequestState, RunningRequest};
+use running_requests::RunningRequests;
+pub use running_requests::{RequestState, RunningRequest};
 use writes::Writes;
 
 /// Maximum size of the bodies of requests that are held at once, in bytes.
@@ -84,14 +84,14 @@ pub struct RequestsConnection {
 
 /// Metrics of requests.
 #[derive(Clone, Debug, Default)]
-pub struct RequestMetrics {
+pub struct RequestServiceMetrics {
     outcomes: Family<[(&'static str, &'static str); 2], Counter>,
     running: Gauge,
     /// Frames of requests that are not known.
     dropped_frames: Counter,
 }
 
-impl RequestMetrics {
+impl RequestServiceMetrics {
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("account_requests");
@@ -120,28 +120,28 @@ struct RunningList {
     operations: Vec<RunningRequest>,
 }
 
-/// What all requests share.
+/// State that all requests share.
 #[derive(Debug)]
-pub struct AccountRequests {
+pub struct RequestService {
     table: Arc<Mutex<AccountTable>>,
     settings: RequestSettings,
     clients: ClusterClients,
     writes: Arc<Writes>,
     running: Arc<RunningRequests>,
-    metrics: RequestMetrics,
+    metrics: RequestServiceMetrics,
     /// Bytes of bodies that are held.
     bodies: AtomicUsize,
     /// Cancelled when the agent stops.
     draining: CancellationToken,
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Creates the requests of an agent, none of which runs.
     pub fn new(
         table: Arc<Mutex<AccountTable>>,
         activators: Activators,
         settings: RequestSettings,
-        metrics: RequestMetrics,
+        metrics: RequestServiceMetrics,
     ) -> Arc<Self> {
         let draining = CancellationToken::new();
         Arc::new(Self {

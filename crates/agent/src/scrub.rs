@@ -36,7 +36,7 @@ mod watch_line;
 
 pub use body::{BodyEncoder, BodyLimits, CompressorError};
 pub use cluster_status::ClusterStatus;
-pub use identity::{Identity, IdentityError, Unidentified};
+pub use identity::{IdentityError, ObjectIdentity, Unidentified};
 pub use items::ItemSplitter;
 pub use lines::{IncompleteLine, LineSplitter, LineTooLong};
 pub use list_head::{ListError, ListPage};
@@ -48,7 +48,7 @@ pub use rules::{
 pub use scrubber::{
     Inspected, InspectedObject, OmissionReason, OmittedBody, Scrubbed, ScrubbedEvent, Scrubber, delete_event,
 };
-pub use watch_line::{Change, WatchLine, WatchLineError, read_watch_line};
+pub use watch_line::{WatchEventType, WatchLine, WatchLineError, read_watch_line};
 
 /// Version of what is cut out of the bodies of a kind: with another one, every body of the kind is sent again.
 pub fn splice_version(group: &str, kind: &str) -> u32 {

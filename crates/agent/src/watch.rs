@@ -2,9 +2,9 @@
 //! answer.
 //!
 //! A scope is a kind in one namespace or in all. [`ScopeWatch`] is its state machine: the driver of the scope asks it
-//! for an [`Action`], does that, and reports what came of it; each report returns what to queue for the hub. It has no
-//! I/O, no clock and no randomness of its own: time and a seed are arguments. It does not see the bytes of an object,
-//! only who it is (`scrub`), and knows nothing of batches and credit.
+//! for a [`ScopeAction`], does that, and reports what came of it; each report returns what to queue for the hub. It has
+//! no I/O, no clock and no randomness of its own: time and a seed are arguments. It does not see the bytes of an
+//! object, only who it is (`scrub`), and knows nothing of batches and credit.
 //!
 //! ```text
 //!            checkpoint is fresh
@@ -51,7 +51,7 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use action::{Action, PageRequest, WaitReason, WatchRequest};
+pub use action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
 pub use budget::{ListBudget, ListPermit};
 pub use failure::RequestFailure;
@@ -60,7 +60,7 @@ pub use list::{ListReason, PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
 pub(crate) use reader::queue;
 pub use reader::{
-    LeftOut, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
+    OmittedItem, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
 };
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the

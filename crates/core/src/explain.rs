@@ -68,8 +68,8 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
     /// The tool that manages the object, where its spec must be changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept_by: Option<String>,
+    #[serde(rename = "keptBy", skip_serializing_if = "Option::is_none")]
+    pub gitops_owner: Option<String>,
     /// Namespace of the installation that serves it; others that watch it leave it alone. `None`: it is not written down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_by: Option<String>,
@@ -123,12 +123,12 @@ pub struct Advice {
 
 /// The result of a rule: what is waited for, and what to do about it.
 #[derive(Debug, Default)]
-struct Finding {
+struct WaitExplanation {
     waits_for: String,
     advice: Vec<Advice>,
 }
 
-impl Finding {
+impl WaitExplanation {
     fn waits(text: impl Into<String>) -> Self {
         Self { waits_for: text.into(), advice: Vec::new() }
     }
@@ -152,7 +152,7 @@ pub fn explain(
     known_agents: Option<&[KubesvcAgent]>,
     now: Timestamp,
 ) -> Explanation {
-    let facts = Facts::new(account, known_agents, now);
+    let facts = AccountFacts::new(account, known_agents, now);
     let mut verdict = rules::judge(&facts);
     if let Some(listed) = facts.condition(LISTED_BY_AGENT) {
         let then = "To end this, take the account out of the agent's file, or delete this object.";
@@ -189,7 +189,7 @@ pub fn explain(
         last_error: status.error_message.clone(),
         failed_count: status.failed_count,
         next_try: status.next_retry_time.as_ref().map(|time| time.0),
-        kept_by: account.gitops_owner(),
+        gitops_owner: account.gitops_owner(),
         served_by: status.operator.as_ref().map(|operator| operator.namespace.clone()),
         agents: agents::views(&facts),
         advice: verdict.advice,
@@ -217,7 +217,7 @@ fn left_out_advice(left_out: &str) -> String {
 }
 
 /// What is known about an account, read once.
-struct Facts<'a> {
+struct AccountFacts<'a> {
     account: &'a KubesvcAccount,
     status: Cow<'a, KubesvcAccountStatus>,
     known_agents: Option<&'a [KubesvcAgent]>,
@@ -226,7 +226,7 @@ struct Facts<'a> {
     namespace: &'a str,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> AccountFacts<'a> {
     fn new(account: &'a KubesvcAccount, known_agents: Option<&'a [KubesvcAgent]>, now: Timestamp) -> Self {
         Self {
             account,
@@ -303,10 +303,6 @@ impl<'a> Facts<'a> {
     fn zones(&self) -> Vec<&'a ZoneId> {
         let ready = self.known_agents.unwrap_or_default().iter().filter(|agent| can_take(agent));
         ready.map(|agent| &agent.spec.zone_id).collect::<BTreeSet<_>>().into_iter().collect()
-    }
-
-    fn kept_by(&self) -> Option<String> {
-        self.account.gitops_owner()
     }
 
     /// `kubectl kubesvc VERB NAME -n NAMESPACE`.

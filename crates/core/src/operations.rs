@@ -50,7 +50,7 @@ pub use operation::{
 };
 pub use outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure};
 pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
-pub use program::{ApiRequest, Method, Program, ProgramContext, StartError, Step};
+pub use program::{ApiRequest, Method, NotStarted, Program, ProgramContext, Step};
 
 use serde_json::Value;
 
@@ -65,12 +65,12 @@ pub const CLIENT_SIDE_MANAGER: &str = "kubectl-client-side-apply";
 ///
 /// # Errors
 ///
-/// [`StartError::Read`] names what must be read from the cluster first, to know the resource of a kind: learn the
-/// answer with [`Kinds::learn`] and call again. [`StartError::Invalid`] is the outcome.
+/// [`NotStarted::Read`] names what must be read from the cluster first, to know the resource of a kind: learn the
+/// answer with [`Kinds::learn`] and call again. [`NotStarted::Invalid`] is the outcome.
 pub fn program_for(
     operation: &Operation,
     context: &ProgramContext<'_>,
-) -> Result<Box<dyn Program>, StartError> {
+) -> Result<Box<dyn Program>, NotStarted> {
     let document = operation.document().unwrap_or(&Value::Null);
     Ok(match operation.verb() {
         Verb::Deploy(verb) => deploy::program(verb, document, context)?,

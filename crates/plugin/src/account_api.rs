@@ -5,7 +5,7 @@ use http::Request;
 use kube::core::Status;
 use serde_json::Value;
 
-use crate::api_session::{ApiRequest, ApiSession};
+use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::CommandError;
 use crate::resources::AccountObject;
 
@@ -112,7 +112,7 @@ fn unavailable(server: &str, said: &str) -> String {
 }
 
 fn explain(verb: &'static str, namespace: Option<&str>, server: &str, error: &kube::Error) -> String {
-    let asked = ApiRequest { verb, resource: "accounts/proxy", namespace };
+    let asked = ResourceRequest { verb, resource: "accounts/proxy", namespace };
     match error {
         kube::Error::Api(status) if !matches!(status.code, 401 | 403) => said(status),
         error => asked.explain(server, error),

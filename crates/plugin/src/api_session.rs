@@ -75,7 +75,7 @@ impl ApiSession {
     /// Sends a request and waits for the answer, at most [`REQUEST_TIMEOUT`].
     pub(super) async fn ask<T>(
         &self,
-        asked: ApiRequest<'_>,
+        asked: ResourceRequest<'_>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, CommandError> {
         match self.try_ask(request).await? {
@@ -155,7 +155,7 @@ fn in_cluster(scope: &ScopeArguments, error: &KubeconfigError) -> Result<Config,
 
 /// A request to the API server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ApiRequest<'a> {
+pub(super) struct ResourceRequest<'a> {
     /// RBAC verb.
     pub(super) verb: &'static str,
     /// Plural of the resource.
@@ -169,7 +169,7 @@ pub(super) const ACCOUNTS: &str = "kubesvcaccounts";
 /// Resource name of agents.
 pub(super) const AGENTS: &str = "kubesvcagents";
 
-impl ApiRequest<'_> {
+impl ResourceRequest<'_> {
     /// Returns one line about a failed request: what it was, and what to do.
     pub(super) fn explain(&self, server: &str, error: &kube::Error) -> String {
         let scope = match self.namespace {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_right_that_is_missing() {
-        let asked = ApiRequest { verb: "list", resource: ACCOUNTS, namespace: Some("spin") };
+        let asked = ResourceRequest { verb: "list", resource: ACCOUNTS, namespace: Some("spin") };
         let status = Status { code: 403, message: "User \"x\" cannot".to_owned(), ..Status::default() };
         let said = asked.explain("https://c", &kube::Error::Api(status.boxed()));
         assert!(said.contains("you may not list kubesvcaccounts in namespace spin"), "{said}");

@@ -53,7 +53,7 @@ enum OperatorAddress {
 }
 
 /// An error answer, of the operator or of the API server.
-struct Refusal {
+struct ErrorAnswer {
     status: StatusCode,
     message: String,
     /// Whether the operator itself answered.
@@ -181,8 +181,8 @@ impl OperatorClient {
         CommandError::Failed(format!("{} cannot be reached: {}; {next}", self.shown(), chain(error)))
     }
 
-    fn explain(&self, refusal: &Refusal) -> CommandError {
-        let Refusal { status, message, is_operator } = refusal;
+    fn explain(&self, refusal: &ErrorAnswer) -> CommandError {
+        let ErrorAnswer { status, message, is_operator } = refusal;
         let at = self.shown();
         CommandError::Failed(match (status.as_u16(), is_operator) {
             (404, true) if message.contains("no call has this path") => {
@@ -208,7 +208,7 @@ impl OperatorClient {
     }
 }
 
-async fn refusal(answer: Response<Body>) -> Refusal {
+async fn refusal(answer: Response<Body>) -> ErrorAnswer {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
     let body = tokio::time::timeout(ANSWER_TIMEOUT, body).await.ok().and_then(Result::ok);
@@ -217,13 +217,13 @@ async fn refusal(answer: Response<Body>) -> Refusal {
 }
 
 /// Reads an error: the operator's have a path, those of the API server are a Status.
-fn read_refusal(status: StatusCode, body: &[u8]) -> Refusal {
+fn read_refusal(status: StatusCode, body: &[u8]) -> ErrorAnswer {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let is_operator = json["path"].is_string() && json["timestamp"].is_i64();
     let text = String::from_utf8_lossy(body);
     let message = json["message"].as_str().unwrap_or_else(|| text.trim());
     let message = if message.is_empty() { "no message" } else { message };
-    Refusal { status, message: message.chars().take(MAX_MESSAGE_CHARS).collect(), is_operator }
+    ErrorAnswer { status, message: message.chars().take(MAX_MESSAGE_CHARS).collect(), is_operator }
 }
 
 /// A text as one segment of a path, or a value of a query.

@@ -63,16 +63,16 @@ struct WatchedAccount {
 }
 
 /// Namespace and name.
-type AccountKey = (String, String);
+type NamespacedName = (String, String);
 
 /// All accounts that the command waits for.
 #[derive(Debug)]
 pub(crate) struct GoalProgress {
     goal: Goal,
     keep_going: bool,
-    watched: BTreeMap<AccountKey, WatchedAccount>,
+    watched: BTreeMap<NamespacedName, WatchedAccount>,
     /// Accounts seen since the watch last restarted.
-    listed: BTreeSet<AccountKey>,
+    listed: BTreeSet<NamespacedName>,
     lines: Vec<String>,
     trouble: Option<String>,
 }
@@ -145,7 +145,7 @@ impl GoalProgress {
         }
     }
 
-    fn gone(&mut self, key: &AccountKey) {
+    fn gone(&mut self, key: &NamespacedName) {
         let Some(watched) = self.watched.get_mut(key) else { return };
         if watched.outcome == WaitOutcome::Met {
             return;
@@ -191,7 +191,7 @@ impl GoalProgress {
         counts(self.pending().map(|(_, watched)| watched.state))
     }
 
-    fn pending(&self) -> impl Iterator<Item = (&AccountKey, &WatchedAccount)> {
+    fn pending(&self) -> impl Iterator<Item = (&NamespacedName, &WatchedAccount)> {
         self.watched.iter().filter(|(_, watched)| watched.outcome != WaitOutcome::Met)
     }
 
@@ -212,7 +212,7 @@ impl GoalProgress {
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left: Vec<_> = self.pending().collect();
         left.sort_by_key(|(_, watched)| watched.outcome != WaitOutcome::Stalled);
-        let line = |(key, watched): (&AccountKey, &WatchedAccount)| {
+        let line = |(key, watched): (&NamespacedName, &WatchedAccount)| {
             let why =
                 if watched.message.is_empty() { String::new() } else { format!(": {}", watched.message) };
             text::line(&format!("{} is {}{why}", key.1, watched.state))
@@ -221,7 +221,7 @@ impl GoalProgress {
     }
 }
 
-fn key(account: &KubesvcAccount) -> AccountKey {
+fn key(account: &KubesvcAccount) -> NamespacedName {
     let metadata = &account.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::Value;
 
-use crate::api_session::{ACCOUNTS, AGENTS, ApiRequest, ApiSession, did_you_mean, is_about_an_object};
+use crate::api_session::{ACCOUNTS, AGENTS, ApiSession, ResourceRequest, did_you_mean, is_about_an_object};
 use crate::arguments::{CommandError, Targets, complain};
 use kubesvc_core::{KubesvcAccount, KubesvcAgent, PLUGIN_FIELD_MANAGER};
 
@@ -73,7 +73,7 @@ impl ApiSession {
         selector: Option<&str>,
     ) -> Result<Vec<AccountObject>, CommandError> {
         let api = self.accounts(self.scope());
-        let asked = ApiRequest { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
+        let asked = ResourceRequest { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
         let mut attempt = 1;
         'anew: loop {
             let mut items = Vec::new();
@@ -107,7 +107,8 @@ impl ApiSession {
             Ok(object) => AccountObject::read(object).map(Some),
             Err(kube::Error::Api(status)) if status.code == 404 && is_about_an_object(&status) => Ok(None),
             Err(error) => {
-                let asked = ApiRequest { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
+                let asked =
+                    ResourceRequest { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
                 Err(CommandError::Failed(asked.explain(&self.server, &error)))
             }
         }
@@ -155,7 +156,7 @@ impl ApiSession {
         patch: Value,
     ) -> Result<AccountObject, CommandError> {
         let api = self.accounts(Some(item.namespace()));
-        let asked = ApiRequest { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
+        let asked = ResourceRequest { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
         let parameters =
             PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
@@ -231,7 +232,7 @@ impl ApiSession {
         &self,
         namespace: Option<&str>,
     ) -> Result<Vec<KubesvcAgent>, CommandError> {
-        let asked = ApiRequest { verb: "list", resource: AGENTS, namespace };
+        let asked = ResourceRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
             Ok(agents) => Ok(agents),
             Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
@@ -282,7 +283,7 @@ impl ApiSession {
         &self,
         namespace: Option<&str>,
     ) -> Result<Option<Vec<KubesvcAgent>>, CommandError> {
-        let asked = ApiRequest { verb: "list", resource: AGENTS, namespace };
+        let asked = ResourceRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
             Ok(agents) => Ok(Some(agents)),
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::PostParams;
 
-use crate::api_session::{ApiRequest, ApiSession};
+use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::CommandError;
 
 /// A token to be made.
@@ -33,8 +33,11 @@ impl TokenOrder<'_> {
             ..TokenRequestSpec::default()
         };
         let request = TokenRequest { spec, ..TokenRequest::default() };
-        let asked =
-            ApiRequest { verb: "create", resource: "serviceaccounts/token", namespace: Some(self.namespace) };
+        let asked = ResourceRequest {
+            verb: "create",
+            resource: "serviceaccounts/token",
+            namespace: Some(self.namespace),
+        };
         let api: Api<ServiceAccount> = session.api(self.namespace);
         let parameters = PostParams::default();
         let answer = api.create_token_request(self.service_account, &parameters, &request);

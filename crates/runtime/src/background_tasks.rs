@@ -1,9 +1,9 @@
 //! Background work: one driver for all tasks that run repeatedly, and the list of all tasks that run.
 //!
 //! A task states its name, what activates it and its bounds, and provides a function from the woken keys to an
-//! [`Outcome`]. The driver owns everything else: when an attempt starts, its deadline, the delay after a failure, the
-//! tracing span, the duration histogram, and the status in `/health/tasks`. An activation carries no input, since keys
-//! only name what to look at again. A task never retries by itself.
+//! [`AttemptOutcome`]. The driver owns everything else: when an attempt starts, its deadline, the delay after a
+//! failure, the tracing span, the duration histogram, and the status in `/health/tasks`. An activation carries no
+//! input, since keys only name what to look at again. A task never retries by itself.
 //!
 //! Composition roots start tasks with [`BackgroundTasks`]. A part with a shorter life, such as a leader, drives its own
 //! with [`TaskRegistry::drive`], which propagates panics. The driver never decides what a task does.
@@ -39,7 +39,7 @@ const DEFAULT_RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::f
 
 /// Result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<K = ()> {
+pub enum AttemptOutcome<K = ()> {
     /// Applied. The minimum interval of the keys begins.
     Done,
     /// Nothing had to be done. No minimum interval begins.
@@ -55,8 +55,8 @@ pub enum Outcome<K = ()> {
     Refused(String),
 }
 
-impl<K> Outcome<K> {
-    /// [`Outcome::Failed`] for the whole batch.
+impl<K> AttemptOutcome<K> {
+    /// [`AttemptOutcome::Failed`] for the whole batch.
     pub fn failed(why: impl Into<String>) -> Self {
         Self::Failed(Vec::new(), why.into())
     }
@@ -163,7 +163,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> TaskSpec<K> {
         Self { gather, ..self }
     }
 
-    /// Minimum interval between two attempts at one key. It does not apply after [`Outcome::Unchanged`].
+    /// Minimum interval between two attempts at one key. It does not apply after [`AttemptOutcome::Unchanged`].
     pub fn min_interval(self, min_interval: Duration) -> Self {
         Self { min_interval, ..self }
     }
@@ -211,7 +211,7 @@ impl TaskRegistry {
     where
         K: Clone + Eq + Hash + Send + 'static,
         F: Fn(Vec<K>) -> A,
-        A: Future<Output = Outcome<K>>,
+        A: Future<Output = AttemptOutcome<K>>,
     {
         let TaskSpec { name, period, batch, concurrency, deadline, wakes, mut changes, .. } = spec;
         let backlog = spec.backlog.unwrap_or_else(|| {
@@ -242,7 +242,7 @@ impl TaskRegistry {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Some(Attempt { slots, took, outcome }) = attempts.next(), if !attempts.is_empty() => {
+                Some(FinishedAttempt { slots, took, outcome }) = attempts.next(), if !attempts.is_empty() => {
                     if task.ended(took, outcome.error()) {
                         let span = info_span!("background_task", task = name);
                         span.in_scope(|| (spec.log_failure)(outcome.error().unwrap_or_default()));
@@ -260,9 +260,9 @@ impl TaskRegistry {
             }
         }
         if spec.finishes {
-            while let Some(Attempt { slots, took, outcome }) = attempts.next().await {
+            while let Some(FinishedAttempt { slots, took, outcome }) = attempts.next().await {
                 task.ended(took, outcome.error());
-                if matches!(outcome, Outcome::Done | Outcome::Unchanged) {
+                if matches!(outcome, AttemptOutcome::Done | AttemptOutcome::Unchanged) {
                     schedule.ended(&slots, outcome, Instant::now());
                 }
             }
@@ -278,31 +278,31 @@ fn changes<T: Send + Sync + 'static>(watched: watch::Receiver<T>) -> impl Stream
 }
 
 /// A finished attempt.
-struct Attempt<K> {
+struct FinishedAttempt<K> {
     slots: Vec<Slot<K>>,
     took: Duration,
-    outcome: Outcome<K>,
+    outcome: AttemptOutcome<K>,
 }
 
-async fn attempt<K: Clone, A: Future<Output = Outcome<K>>>(
+async fn attempt<K: Clone, A: Future<Output = AttemptOutcome<K>>>(
     slots: Vec<Slot<K>>,
     deadline: Option<Duration>,
     apply: impl Fn(Vec<K>) -> A,
     task: &ListedTask,
-) -> Attempt<K> {
+) -> FinishedAttempt<K> {
     task.begins();
     let begun = Instant::now();
     let applying = apply(slots.iter().flatten().cloned().collect());
     let outcome = match deadline {
         None => applying.await,
         Some(deadline) => timeout(deadline, applying).await.unwrap_or_else(|_| {
-            Outcome::failed(format!("it has not ended within {} s", deadline.as_secs_f64()))
+            AttemptOutcome::failed(format!("it has not ended within {} s", deadline.as_secs_f64()))
         }),
     };
     if let Some(error) = outcome.error() {
         debug!(error, "a background task has failed");
     }
-    Attempt { slots, took: begun.elapsed(), outcome }
+    FinishedAttempt { slots, took: begun.elapsed(), outcome }
 }
 
 /// After a process was suspended, one tick is due, however long that took.
@@ -380,7 +380,7 @@ impl BackgroundTasks {
     pub fn start<K, A>(&self, spec: TaskSpec<K>, apply: impl Fn(Vec<K>) -> A + Send + Sync + 'static)
     where
         K: Clone + Eq + Hash + Send + 'static,
-        A: Future<Output = Outcome<K>> + Send + 'static,
+        A: Future<Output = AttemptOutcome<K>> + Send + 'static,
     {
         self.start_and_finish(spec, apply, async {});
     }
@@ -393,7 +393,7 @@ impl BackgroundTasks {
         last: impl Future<Output = ()> + Send + 'static,
     ) where
         K: Clone + Eq + Hash + Send + 'static,
-        A: Future<Output = Outcome<K>> + Send + 'static,
+        A: Future<Output = AttemptOutcome<K>> + Send + 'static,
     {
         let (name, registry, stop) = (spec.name, self.registry.clone(), self.stop.clone());
         self.essential.spawn(name, async move {

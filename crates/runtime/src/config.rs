@@ -52,14 +52,14 @@ pub enum UnknownKeys {
 
 /// The program that a list of settings is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub enum SettingsProgram {
     /// `kubesvc-operator`
     Operator,
     /// `kubesvc-agent`
     Agent,
 }
 
-impl Program {
+impl SettingsProgram {
     fn spec(self) -> &'static Spec {
         match self {
             Self::Operator => &operator::SPEC,
@@ -209,16 +209,16 @@ fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, ConfigProble
 }
 
 /// All documented settings of a program as a Markdown table: key, type, default, when it is read, meaning.
-pub fn reference(program: Program) -> String {
+pub fn reference(program: SettingsProgram) -> String {
     print::reference(program.spec())
 }
 
 /// The JSON schema of a program's settings file, in the documented spelling of the keys. It refuses wrong values of
 /// documented keys, and leaves other keys to the program.
-pub fn settings_schema(program: Program) -> serde_json::Value {
+pub fn settings_schema(program: SettingsProgram) -> serde_json::Value {
     let title = match program {
-        Program::Operator => "Settings of kubesvc-operator",
-        Program::Agent => "Settings of kubesvc-agent",
+        SettingsProgram::Operator => "Settings of kubesvc-operator",
+        SettingsProgram::Agent => "Settings of kubesvc-agent",
     };
     schema::settings_schema(program.spec(), title)
 }

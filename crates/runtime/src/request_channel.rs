@@ -61,8 +61,8 @@ impl RequestWakes {
     }
 }
 
-/// What a frame began.
-pub enum Opening<E: End> {
+/// Request that a frame began, if any.
+pub enum NewRequest<E: End> {
     /// A request, which ends early if the exchange is dropped.
     Opened(Exchange<E>, E::Hears),
     /// Nothing: the frame was dropped, or its request aborted.
@@ -128,11 +128,16 @@ impl<E: End> RequestChannel<E> {
     }
 
     /// Handles a frame that opens a request, whose answer has `credit` bytes.
-    pub fn receive_opening(self: &Arc<Self>, id: RequestNumber, head: E::Hears, credit: u32) -> Opening<E> {
+    pub fn receive_opening(
+        self: &Arc<Self>,
+        id: RequestNumber,
+        head: E::Hears,
+        credit: u32,
+    ) -> NewRequest<E> {
         let mut state = self.state.lock();
         let opening = match state.streams.receive_opening(id, head, credit) {
-            Received::Opened(head) => Opening::Opened(self.exchange(&mut state, id), head),
-            Received::Changed | Received::Unknown | Received::Broken(_) => Opening::Nothing,
+            Received::Opened(head) => NewRequest::Opened(self.exchange(&mut state, id), head),
+            Received::Changed | Received::Unknown | Received::Broken(_) => NewRequest::Nothing,
         };
         state.wake(id);
         drop(state);
@@ -318,7 +323,7 @@ impl<E: End> Drop for Exchange<E> {
 #[cfg(test)]
 mod tests {
     use kubesvc_core::requests::credit::{INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
-    use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening as First};
+    use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening};
     use kubesvc_core::wire::ops::{Head, Open};
 
     use super::*;
@@ -334,7 +339,7 @@ mod tests {
     #[test]
     fn a_request_with_its_body_leaves_at_once() {
         let hub = channel::<HubEnd>();
-        let open = |_| First::Open(Box::default());
+        let open = |_| Opening::Open(Box::default());
         let _empty = hub.open_whole(open, Bytes::new()).expect("the stream is open");
         assert!(matches!(frames(&hub)[..], [Frame::Head(_), Frame::End]));
         let _full = hub.open_whole(open, Bytes::from_static(b"body")).expect("the stream is open");
@@ -347,11 +352,11 @@ mod tests {
     fn a_short_answer_leaves_with_its_head() {
         let agent = channel::<AgentEnd>();
         let head = || Head { status: 200, headers: Vec::new() };
-        let opened = |id| match agent.receive_opening(id, First::Open(Box::<Open>::default()), INITIAL_CREDIT)
-        {
-            Opening::Opened(exchange, _) => exchange,
-            Opening::Nothing => unreachable!("the id is new"),
-        };
+        let opened =
+            |id| match agent.receive_opening(id, Opening::Open(Box::<Open>::default()), INITIAL_CREDIT) {
+                NewRequest::Opened(exchange, _) => exchange,
+                NewRequest::Nothing => unreachable!("the id is new"),
+            };
         let (whole, begun) = (opened(1), opened(2));
         assert!(whole.send_start(head(), Bytes::from_static(b"all"), true));
         assert!(matches!(frames(&agent)[..], [Frame::Head(_), Frame::Data(_), Frame::End]));

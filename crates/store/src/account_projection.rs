@@ -86,7 +86,7 @@ impl Projection {
             let _table = self.table.lock().await;
             self.begin_leading().await.inspect_err(|error| self.fail(error))?;
             self.may_write()?;
-            let _comparison = Comparison::begin(&self.state);
+            let _comparison = RunningComparison::begin(&self.state);
             let expected = expected();
             self.read().await.inspect_err(|error| self.fail(error))?;
             // Unlocked before the comparison ends.
@@ -147,7 +147,7 @@ impl Projection {
     }
 
     /// Like [`Projection::insert`], replacing a foreign row of that name; see
-    /// [`Changes::adopts`](crate::Changes::adopts).
+    /// [`AccountChanges::adopts`](crate::AccountChanges::adopts).
     pub async fn adopt(&self, row: AccountRow) -> Result<(), StoreError> {
         self.may_write()?;
         let (done, wait) = oneshot::channel();
@@ -268,16 +268,16 @@ impl Projection {
 }
 
 /// A comparison of the objects with the table, which ends when this is dropped: also if the repair fails or is abandoned.
-struct Comparison<'p>(&'p Mutex<ProjectionState>);
+struct RunningComparison<'p>(&'p Mutex<ProjectionState>);
 
-impl<'p> Comparison<'p> {
+impl<'p> RunningComparison<'p> {
     fn begin(state: &'p Mutex<ProjectionState>) -> Self {
         state.lock().comparing = true;
         Self(state)
     }
 }
 
-impl Drop for Comparison<'_> {
+impl Drop for RunningComparison<'_> {
     fn drop(&mut self) {
         self.0.lock().comparing = false;
     }

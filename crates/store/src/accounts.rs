@@ -9,7 +9,7 @@ use super::dialect::Dialect;
 use super::sql::driver::{ColumnValue, Driver as _, Value};
 use super::sql::statement::ColumnType::{Bigint, Boolean, Int, Text};
 use super::sql::statement::{SqlTable, Statement};
-use super::sql::{RowOf, Session, SqlStore, Transaction};
+use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{ForeignRow, Malformed, StoreError, Term, column_limits, fences, leader_terms, now};
 use kubesvc_core::account_row::AccountRow;
 
@@ -20,7 +20,7 @@ pub use foreign_rows::VENDOR_TABLE;
 
 /// Changes to write in one transaction. Each uid appears once, and each name appears once among the rows.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct AccountChanges {
     /// uids whose rows are deleted from all tables. Deletes run first, to free their names. A uid without rows is not
     /// an error.
     pub deletes: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Changes {
     pub term: Option<Term>,
 }
 
-impl Changes {
+impl AccountChanges {
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.deletes.is_empty() && self.puts.is_empty() && self.adopts.is_empty()
@@ -63,7 +63,7 @@ pub struct StoredAccounts {
 pub trait AccountStore: Send + Sync {
     /// Writes all of these changes or none. Returns [`StoreError::Refused`] if any row is invalid; the error does not
     /// always name the row.
-    async fn write(&self, changes: &Changes) -> Result<(), StoreError>;
+    async fn write(&self, changes: &AccountChanges) -> Result<(), StoreError>;
 
     /// All rows of `kubesvc_accounts` that kubesvc owns (uid not NULL).
     async fn accounts(&self) -> Result<StoredAccounts, StoreError>;
@@ -74,21 +74,21 @@ pub trait AccountStore: Send + Sync {
     /// The rows of [`VENDOR_TABLE`], reduced to the columns kubesvc understands; empty if the table does not exist.
     async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
-    /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
+    /// Writes rows of `kubesvc_accounts`; see [`AccountChanges::puts`].
     async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
         let puts = rows.iter().cloned().map(Arc::new).collect();
-        self.write(&Changes { puts, ..Changes::default() }).await
+        self.write(&AccountChanges { puts, ..AccountChanges::default() }).await
     }
 
     /// Deletes every row of the account with this uid, in all tables. Succeeds if there are none.
     async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
-        self.write(&Changes { deletes: vec![uid.to_owned()], ..Changes::default() }).await
+        self.write(&AccountChanges { deletes: vec![uid.to_owned()], ..AccountChanges::default() }).await
     }
 }
 
 #[async_trait]
 impl<D: Dialect> AccountStore for SqlStore<D> {
-    async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+    async fn write(&self, changes: &AccountChanges) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
         }
@@ -116,10 +116,10 @@ impl<D: Dialect> AccountStore for SqlStore<D> {
     }
 }
 
-impl<D: Dialect> Transaction<D> for Changes {
+impl<D: Dialect> Transaction<D> for AccountChanges {
     type Answer = ();
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
         leader_terms::hold(session, self.term).await?;
         delete(session, &self.deletes, &self.kept_objects).await?;
         put(session, &self.puts, ReplacedRows::Ours).await?;
@@ -146,7 +146,7 @@ fn uids<'r>(rows: &[&'r AccountRow]) -> Vec<&'r str> {
 /// Deletes the rows of these uids from all tables: the dependent rows first, then the accounts. Their cached objects
 /// are left to be swept, except those of the uids in `kept_objects`.
 async fn delete<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     uids: &[String],
     kept_objects: &[String],
 ) -> Result<(), StoreError> {
@@ -169,7 +169,7 @@ async fn delete<D: Dialect>(
 
 /// Writes rows, each whole. No name and no uid may appear twice.
 async fn put<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     rows: &[Arc<AccountRow>],
     replaced: ReplacedRows,
 ) -> Result<(), StoreError> {
@@ -200,7 +200,7 @@ async fn put<D: Dialect>(
 /// Deletes conflicting rows: those with one of these names and another uid or none, and those with one of these uids
 /// and another name. Returns an error if `replaced` does not allow a row to be replaced.
 pub(super) async fn make_way<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     rows: &[&AccountRow],
     replaced: ReplacedRows,
 ) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@ use super::dialect::Dialect;
 use super::sql::driver::{ColumnValue as _, Value};
 use super::sql::statement::ColumnType::{Boolean, Int, Text};
 use super::sql::statement::{SqlTable, Statement};
-use super::sql::{RowOf, Session, SqlStore, Transaction};
+use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{StoreError, Term, column_limits, leader_terms, now};
 use kubesvc_core::{AgentId, ReplicaId};
 
@@ -92,7 +92,7 @@ impl<D: Dialect> AssignmentStore for SqlStore<D> {
             return Ok(());
         }
         column_limits::check_assignments(replica_id, changes)?;
-        self.transact(&Write { replica_id, changes }).await
+        self.transact(&WriteAssignments { replica_id, changes }).await
     }
 
     async fn assignments(&self, replica_id: &ReplicaId) -> Result<Vec<Assignment>, StoreError> {
@@ -121,7 +121,7 @@ impl<D: Dialect> AssignmentStore for SqlStore<D> {
     }
 }
 
-async fn texts<D: Dialect>(session: &mut Session<'_, D>, select: &str) -> Result<Vec<String>, StoreError> {
+async fn texts<D: Dialect>(session: &mut SqlSession<'_, D>, select: &str) -> Result<Vec<String>, StoreError> {
     session.all(Statement::new(select), |row| String::required::<D::Database>(row, 0)).await
 }
 
@@ -166,15 +166,15 @@ fn recounted(changes: &AssignmentChanges) -> Vec<&str> {
 
 /// The transaction that writes the changes of one replica.
 #[derive(Clone, Copy)]
-struct Write<'c> {
+struct WriteAssignments<'c> {
     replica_id: &'c ReplicaId,
     changes: &'c AssignmentChanges,
 }
 
-impl<D: Dialect> Transaction<D> for Write<'_> {
+impl<D: Dialect> Transaction<D> for WriteAssignments<'_> {
     type Answer = ();
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
         let (Self { replica_id, changes }, now) = (*self, now());
         leader_terms::hold(session, changes.term).await?;
         for piece in session.dialect.pieces(&changes.deletes, |_| 0) {

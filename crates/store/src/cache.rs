@@ -12,6 +12,7 @@ use async_trait::async_trait;
 
 use super::{BatchClaim, FenceCheck, StoreError, Term};
 pub use kubesvc_core::cache::keys::ScopeKey;
+pub use kubesvc_core::cache::relations::Relation;
 use kubesvc_core::{AgentId, CachingEpoch};
 
 mod limits;
@@ -24,7 +25,7 @@ mod sweeping;
 mod writing;
 
 pub(super) use objects::OBJECTS;
-pub use scopes::{Scope, ScopeWriter};
+pub use scopes::{FencedScope, ScopeWriter};
 
 /// Value of `kubesvc_cache.kind` of Kubernetes events, which are removed by age.
 pub const EVENT_KIND: &str = "event";
@@ -93,17 +94,6 @@ impl std::fmt::Debug for ObjectBody {
             Self::Omitted => f.write_str("Omitted"),
         }
     }
-}
-
-/// A row of `kubesvc_cache_rel`, from an object to something that need not be cached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relation {
-    /// Id of what the object relates to.
-    pub to_id: String,
-    /// Type of the object.
-    pub from_type: String,
-    /// Type of what it relates to.
-    pub to_type: String,
 }
 
 /// A change of what is watched of an account, and up to which version it is cached.
@@ -366,7 +356,8 @@ pub trait CacheStore: Send + Sync {
     async fn accounts_to_remove(&self, account_uids: &[String]) -> Result<Vec<String>, StoreError>;
 
     /// Marks all scopes of an account as removed, unless its fence names an agent. Returns how many were not marked
-    /// before. Deleting an account's row does this too; see [`Changes::kept_objects`](crate::Changes::kept_objects).
+    /// before. Deleting an account's row does this too; see
+    /// [`AccountChanges::kept_objects`](crate::AccountChanges::kept_objects).
     async fn remove_scopes(&self, term: Option<Term>, account_uid: &str) -> Result<u64, StoreError>;
 
     /// Deletes at most `limit` objects that this removed scope covers and no scope that the account watches, and the

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::{AssignmentChanges, Changes, StoreError};
+use super::{AccountChanges, AssignmentChanges, StoreError};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_core::{AgentId, ReplicaId};
 
 /// Checks changes before they are sent: each uid and name once, no text too long, no NUL.
-pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
+pub(super) fn check(changes: &AccountChanges) -> Result<(), StoreError> {
     let rows = || changes.puts.iter().chain(&changes.adopts);
     let mut names = HashSet::with_capacity(rows().count());
     let mut uids = HashSet::with_capacity(rows().count() + changes.deletes.len());

@@ -8,8 +8,8 @@ use super::dialect::Dialect;
 use super::sql::driver::Driver as _;
 use super::sql::statement::ColumnType::{self, Bigint, Boolean, Int};
 use super::sql::statement::Statement;
-use super::sql::{RowOf, Session, SqlStore, Transaction};
-use super::{Changes, Store, StoreError, VendorTables, open_database};
+use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
+use super::{AccountChanges, Store, StoreError, VendorTables, open_database};
 
 /// Maximum number of rows in one write.
 const ROWS_PER_WRITE: usize = 500;
@@ -63,7 +63,7 @@ pub async fn copy(
     let others = from.others().await?;
     let total = accounts.rows.len() + others.len();
     for chunk in uids.chunks(ROWS_PER_WRITE) {
-        to.write(&Changes { deletes: chunk.to_vec(), ..Changes::default() }).await?;
+        to.write(&AccountChanges { deletes: chunk.to_vec(), ..AccountChanges::default() }).await?;
         copied.deleted += chunk.len();
     }
     for row in &accounts.malformed {
@@ -188,7 +188,7 @@ struct Insert<'r>(&'r [ForeignTableRow]);
 impl<D: Dialect> Transaction<D> for Insert<'_> {
     type Answer = ();
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
         let sql = insert::<D>();
         for row in self.0 {
             let texts = row.texts.iter().map(|text| text.as_deref().into());

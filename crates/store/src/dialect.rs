@@ -10,7 +10,7 @@ use super::accounts::{self, ReplacedRows};
 use super::migrations::Schema;
 use super::sql::driver::{Driver, Value};
 use super::sql::statement::{self, ColumnType, SqlTable, Statement, marks};
-use super::sql::{RowOf, STATEMENT_TIMEOUT, Session};
+use super::sql::{RowOf, STATEMENT_TIMEOUT, SqlSession};
 use super::{Assignment, StoreError, namespaces};
 use kubesvc_core::ReplicaId;
 use kubesvc_core::account_row::AccountRow;
@@ -143,7 +143,7 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
 
     /// Deletes rows that conflict with these; see [`accounts::make_way`].
     fn make_way(
-        session: &mut Session<'_, Self>,
+        session: &mut SqlSession<'_, Self>,
         rows: &[&AccountRow],
         replaced: ReplacedRows,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
@@ -152,7 +152,7 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
 
     /// Writes lists of namespaces, each with its uid. Returns the uids that have no row.
     fn put_namespaces(
-        session: &mut Session<'_, Self>,
+        session: &mut SqlSession<'_, Self>,
         lists: &[(&str, String)],
         now: i64,
     ) -> impl Future<Output = Result<Vec<String>, StoreError>> + Send {

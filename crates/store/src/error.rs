@@ -114,14 +114,14 @@ impl fmt::Display for Malformed {
 /// An error of the database, in words that say what to do.
 #[derive(Debug)]
 pub(crate) struct DatabaseError {
-    kind: ErrorClass,
+    kind: SqlFault,
     what: &'static str,
     source: Option<sqlx::Error>,
 }
 
-/// What resolves the error.
+/// Class of an SQL error, by what resolves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ErrorClass {
+pub(crate) enum SqlFault {
     /// Retrying: another transaction holds a lock, and the same transaction may succeed a moment later.
     Busy,
     /// New connections: the current ones lead to a read-only server.
@@ -144,15 +144,11 @@ impl Error for DatabaseError {
 
 impl DatabaseError {
     /// Returns [`StoreError::Unavailable`] with this error.
-    pub(crate) fn unavailable(
-        kind: ErrorClass,
-        what: &'static str,
-        source: Option<sqlx::Error>,
-    ) -> StoreError {
+    pub(crate) fn unavailable(kind: SqlFault, what: &'static str, source: Option<sqlx::Error>) -> StoreError {
         StoreError::unavailable(Self { kind, what, source })
     }
 
-    fn kind(error: &StoreError) -> Option<ErrorClass> {
+    fn kind(error: &StoreError) -> Option<SqlFault> {
         let StoreError::Unavailable(source) = error else { return None };
         source.downcast_ref::<Self>().map(|trouble| trouble.kind)
     }
@@ -160,12 +156,12 @@ impl DatabaseError {
 
 /// Whether the same transaction may succeed a moment later.
 pub(crate) fn is_busy(error: &StoreError) -> bool {
-    DatabaseError::kind(error) == Some(ErrorClass::Busy)
+    DatabaseError::kind(error) == Some(SqlFault::Busy)
 }
 
 /// Whether all connections should be replaced.
 pub(crate) fn is_wrong_server(error: &StoreError) -> bool {
-    DatabaseError::kind(error) == Some(ErrorClass::WrongServer)
+    DatabaseError::kind(error) == Some(SqlFault::WrongServer)
 }
 
 /// Whether the connection that returned this error may be in a state unknown to its driver.

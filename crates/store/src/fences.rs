@@ -14,7 +14,7 @@ use super::dialect::Dialect;
 use super::sql::driver::{ColumnValue as _, Driver as _};
 use super::sql::statement::ColumnType::{Bigint, Text};
 use super::sql::statement::{SqlTable, Statement};
-use super::sql::{RowOf, Session, SqlStore, Transaction};
+use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{StoreError, column_limits, now};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_core::{AgentId, CachingEpoch, ReplicaId};
@@ -220,7 +220,7 @@ fn stored<D: Dialect>(row: &RowOf<D>) -> Result<StoredFence, sqlx::Error> {
 
 /// The epoch of a fence and the last batch written.
 async fn read<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     uid: &str,
 ) -> Result<Option<(CachingEpoch, i64)>, StoreError> {
     let select =
@@ -237,7 +237,7 @@ struct Raise<'f>(Vec<&'f Fence>);
 impl<D: Dialect> Transaction<D> for Raise<'_> {
     type Answer = Vec<(String, RaiseOutcome)>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Self::Answer, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Self::Answer, StoreError> {
         let (mut raised, now) = (Vec::with_capacity(self.0.len()), now());
         for fence in &self.0 {
             // `committed_seq` comes first because MySQL assigns from left to right: it must still see the old epoch.
@@ -267,7 +267,7 @@ impl<D: Dialect> Transaction<D> for Raise<'_> {
 /// Passes the fences of these accounts; each account appears once. Must be called first in the transaction that
 /// writes their objects. Objects of accounts that do not pass must be left out of the transaction.
 pub(super) async fn pass<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     claims: &[BatchClaim],
 ) -> Result<Vec<FenceCheck>, StoreError> {
     let (mut order, now): (Vec<usize>, _) = ((0..claims.len()).collect(), now());
@@ -295,7 +295,7 @@ pub(super) async fn pass<D: Dialect>(
 
 /// uids of accounts without a fence, and of fences without an account.
 pub(super) async fn amiss<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
 ) -> Result<(Vec<String>, Vec<String>), StoreError> {
     // A uid edited by hand may be no text; such a row is reported elsewhere.
     let mut uids = [Vec::new(), Vec::new()];
@@ -309,7 +309,7 @@ pub(super) async fn amiss<D: Dialect>(
 
 /// Ensures that each of these accounts has a fence under its name.
 pub(super) async fn keep<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     rows: &[&AccountRow],
     now: i64,
 ) -> Result<(), StoreError> {

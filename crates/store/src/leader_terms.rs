@@ -8,7 +8,7 @@ use super::StoreError;
 use super::dialect::Dialect;
 use super::sql::driver::ColumnValue as _;
 use super::sql::statement::Statement;
-use super::sql::{Session, SqlStore, Transaction};
+use super::sql::{SqlSession, SqlStore, Transaction};
 use kubesvc_core::ReplicaId;
 
 /// A leader's term. A later one is greater.
@@ -52,7 +52,7 @@ struct Begin {
 impl<D: Dialect> Transaction<D> for Begin {
     type Answer = Term;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Term, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Term, StoreError> {
         let next = || {
             Statement::new("UPDATE kubesvc_locks SET token = token + 1, owner = ? WHERE name = 'leader'")
                 .bind(self.owner.as_str())
@@ -69,7 +69,7 @@ impl<D: Dialect> Transaction<D> for Begin {
 
 /// Checks the term and locks its row until the transaction ends. Without a term, any writer is allowed.
 pub(super) async fn hold<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     term: Option<Term>,
 ) -> Result<(), StoreError> {
     let Some(term) = term else { return Ok(()) };

@@ -18,12 +18,12 @@ use async_trait::async_trait;
 
 pub use kubesvc_core::account_row::ForeignRow;
 
-pub use accounts::{AccountStore, Changes, StoredAccounts, VENDOR_TABLE};
+pub use accounts::{AccountChanges, AccountStore, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
 pub use cache::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, KindCount, NamespaceCount,
-    ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, Scope, ScopeChange, ScopeKey, ScopeRow,
-    ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, FencedScope, KindCount,
+    NamespaceCount, ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey,
+    ScopeRow, ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};

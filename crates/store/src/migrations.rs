@@ -11,7 +11,7 @@ use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
 use kubesvc_core::Installation;
 
-use super::error::{DatabaseError, ErrorClass};
+use super::error::{DatabaseError, SqlFault};
 use super::installation;
 use super::operations::rows::{HISTORY, OPEN};
 use super::sql::statement::SqlTable;
@@ -293,7 +293,7 @@ async fn move_foreign_tables<C: Schema>(
 /// to be run again.
 pub(super) fn in_progress(source: Option<sqlx::Error>) -> StoreError {
     let what = "another process migrates the schema (table kubesvc_schema_migrations); waiting for it";
-    DatabaseError::unavailable(ErrorClass::Busy, what, source)
+    DatabaseError::unavailable(SqlFault::Busy, what, source)
 }
 
 fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) -> StoreError) -> StoreError {

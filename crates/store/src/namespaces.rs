@@ -6,7 +6,7 @@ use super::accounts::ACCOUNTS;
 use super::dialect::Dialect;
 use super::sql::driver::Driver as _;
 use super::sql::statement::Statement;
-use super::sql::{Session, SqlStore, Transaction};
+use super::sql::{SqlSession, SqlStore, Transaction};
 use super::{Malformed, StoreError, now};
 
 /// Maximum number of namespaces stored for one account.
@@ -63,14 +63,14 @@ struct Put<'l>(Vec<(&'l str, String)>);
 impl<D: Dialect> Transaction<D> for Put<'_> {
     type Answer = Vec<String>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<String>, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<String>, StoreError> {
         D::put_namespaces(session, &self.0, now()).await
     }
 }
 
 /// Replaces lists one by one. Returns the uids that have no row.
 pub(super) async fn put_each<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     lists: &[(&str, String)],
     now: i64,
 ) -> Result<Vec<String>, StoreError> {

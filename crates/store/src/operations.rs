@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::dialect::Dialect;
 use super::sql::driver::ColumnValue as _;
 use super::sql::statement::Statement;
-use super::sql::{Session, SqlStore, Transaction};
+use super::sql::{SqlSession, SqlStore, Transaction};
 use super::{StoreError, Term, leader_terms};
 use kubesvc_core::ReplicaId;
 use rows::{HISTORY, OPEN};
@@ -122,7 +122,7 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
             return Ok(Vec::new());
         }
         rows::check(changes)?;
-        self.transact(&Write(changes)).await
+        self.transact(&WriteOperations(changes)).await
     }
 
     async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
@@ -242,12 +242,12 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
 }
 
 /// Writes open operations and ends.
-struct Write<'c>(&'c OperationChanges);
+struct WriteOperations<'c>(&'c OperationChanges);
 
-impl<D: Dialect> Transaction<D> for Write<'_> {
+impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
     type Answer = Vec<OperationRecord>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
         let open = rows::sorted_open(&self.0.open);
         for piece in session.dialect.pieces(&open, |open| rows::weight(&open.record)) {
             session.execute(rows::put_open(piece)).await?;
@@ -274,7 +274,7 @@ struct Claim<'o>(&'o OpenOperation);
 impl<D: Dialect> Transaction<D> for Claim<'_> {
     type Answer = Option<OperationRecord>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Option<OperationRecord>, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Option<OperationRecord>, StoreError> {
         let (own, id) = (&self.0.record, self.0.record.operation_id.as_str());
         // First, so that it waits for another transaction with the same id and everything after sees what that wrote.
         session.execute(rows::insert_open(self.0)).await?;
@@ -294,7 +294,7 @@ impl<D: Dialect> Transaction<D> for Claim<'_> {
 }
 
 async fn delete_open<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     ends: &[&OperationRecord],
 ) -> Result<(), StoreError> {
     for piece in session.dialect.pieces(ends, |_| 0) {
@@ -305,7 +305,7 @@ async fn delete_open<D: Dialect>(
 }
 
 async fn insert_history<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     ends: &[&OperationRecord],
 ) -> Result<(), StoreError> {
     for piece in session.dialect.pieces(ends, |end| rows::weight(end)) {
@@ -323,7 +323,7 @@ struct EndOpen<'e> {
 impl<D: Dialect> Transaction<D> for EndOpen<'_> {
     type Answer = Vec<String>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<String>, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<String>, StoreError> {
         leader_terms::hold(session, self.term).await?;
         let mut ended = Vec::new();
         for end in rows::sorted(self.ends) {
@@ -344,7 +344,7 @@ struct Settle<'r>(&'r OperationRecord);
 impl<D: Dialect> Transaction<D> for Settle<'_> {
     type Answer = HandSettlement;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<HandSettlement, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<HandSettlement, StoreError> {
         let id = self.0.operation_id.as_str();
         let open = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?").bind(id);
         let mut settled = session.execute(open).await? == 1;
@@ -380,7 +380,7 @@ enum Purged {
 impl<D: Dialect> Transaction<D> for Purge {
     type Answer = u64;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<u64, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<u64, StoreError> {
         leader_terms::hold(session, self.term).await?;
         let mut limit = i64::from(self.limit);
         if let Purged::Beyond(max_rows) = self.what {

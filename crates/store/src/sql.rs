@@ -12,7 +12,7 @@ use futures::TryStreamExt as _;
 use sqlx::{Connection as _, Database};
 
 use super::dialect::Dialect;
-use super::error::{self, DatabaseError, ErrorClass};
+use super::error::{self, DatabaseError, SqlFault};
 use super::migrations::Schema as _;
 use super::{Store, StoreError};
 use driver::Driver as _;
@@ -45,7 +45,7 @@ pub(crate) trait Transaction<D: Dialect>: Sync {
     /// Runs the statements. The caller begins and ends the transaction.
     fn run(
         &self,
-        session: &mut Session<'_, D>,
+        session: &mut SqlSession<'_, D>,
     ) -> impl Future<Output = Result<Self::Answer, StoreError>> + Send;
 }
 
@@ -88,7 +88,7 @@ impl<D: Dialect> SqlStore<D> {
             Some(begin) => bounded::<D, _>(connection.begin_with(begin)).await?,
             None => bounded::<D, _>(connection.begin()).await?,
         };
-        let result = work.run(&mut Session { dialect: &self.dialect, connection: &mut transaction }).await;
+        let result = work.run(&mut SqlSession { dialect: &self.dialect, connection: &mut transaction }).await;
         match result {
             Ok(done) => bounded::<D, _>(transaction.commit()).await.map(|()| done),
             // The connection is closed, which ends the transaction.
@@ -101,7 +101,7 @@ impl<D: Dialect> SqlStore<D> {
     /// Reads outside of a transaction.
     pub(crate) async fn read<T>(
         &self,
-        work: impl AsyncFnOnce(&mut Session<'_, D>) -> Result<T, StoreError>,
+        work: impl AsyncFnOnce(&mut SqlSession<'_, D>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.read_on(PoolUse::Read, work).await
     }
@@ -110,10 +110,10 @@ impl<D: Dialect> SqlStore<D> {
     pub(crate) async fn read_on<T>(
         &self,
         pool: PoolUse,
-        work: impl AsyncFnOnce(&mut Session<'_, D>) -> Result<T, StoreError>,
+        work: impl AsyncFnOnce(&mut SqlSession<'_, D>) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut connection = self.pools.acquire(pool).await?;
-        let result = work(&mut Session { dialect: &self.dialect, connection: &mut connection }).await;
+        let result = work(&mut SqlSession { dialect: &self.dialect, connection: &mut connection }).await;
         self.pools.give_back(connection, &result);
         result
     }
@@ -134,12 +134,12 @@ impl<D: Dialect> Store for SqlStore<D> {
 }
 
 /// A connection in use, with the dialect of its database.
-pub(crate) struct Session<'c, D: Dialect> {
+pub(crate) struct SqlSession<'c, D: Dialect> {
     pub(crate) dialect: &'c D,
     connection: &'c mut ConnectionOf<D>,
 }
 
-impl<D: Dialect> Session<'_, D> {
+impl<D: Dialect> SqlSession<'_, D> {
     /// Runs a statement. Returns the number of rows that it matched or changed.
     pub(crate) async fn execute(&mut self, statement: Statement<D>) -> Result<u64, StoreError> {
         let (sql, arguments) = statement.into_parts().map_err(D::classify)?;
@@ -232,5 +232,5 @@ pub(crate) async fn started(work: impl Future<Output = Result<(), StoreError>>) 
 }
 
 fn hangs() -> StoreError {
-    DatabaseError::unavailable(ErrorClass::Other, "the database does not answer in time", None)
+    DatabaseError::unavailable(SqlFault::Other, "the database does not answer in time", None)
 }

@@ -13,7 +13,7 @@ struct RemoteScene {
     agents: Arc<AgentIndex>,
     accounts: Arc<AccountIndex>,
     lives: Arc<Replicas>,
-    ticks: Arc<Ticks>,
+    ticks: Arc<LeaderClock>,
     leader: WorkQueue<String>,
     version: u64,
 }
@@ -21,7 +21,8 @@ struct RemoteScene {
 impl RemoteScene {
     fn new() -> Self {
         let (agents, accounts) = (Arc::new(AgentIndex::default()), Arc::new(AccountIndex::default()));
-        let (lives, ticks) = (Replicas::unknown(&"me".into(), Times::default()), Arc::new(Ticks::default()));
+        let (lives, ticks) =
+            (Replicas::unknown(&"me".into(), Times::default()), Arc::new(LeaderClock::default()));
         lives.now_are(&["other", "third"]);
         let replicas = Arc::clone(&lives);
         let remote = RemoteSessions::new(

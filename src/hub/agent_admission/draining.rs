@@ -16,7 +16,7 @@ use super::server;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 
 /// Minimum delay given to an agent that is refused by a draining replica.
 const MIN_DRAIN_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -116,10 +116,10 @@ pub(crate) fn start(background: &BackgroundTasks, draining: &Arc<Draining>, heal
     background.start(task, move |_: Vec<()>| publish_health(Arc::clone(&draining), health.clone()));
 }
 
-async fn publish_health(draining: Arc<Draining>, health: HealthReporter) -> Outcome {
+async fn publish_health(draining: Arc<Draining>, health: HealthReporter) -> AttemptOutcome {
     let status = if draining.is_isolated() { ServingStatus::NotServing } else { ServingStatus::Serving };
     for service in server::SERVICES {
         health.set_service_status(service, status).await;
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }

@@ -20,7 +20,7 @@ use crate::hub::context::HubContext;
 use crate::hub::requests::Requests;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::registry::ClaimError;
-use crate::hub::sessions::session::frame_queue::{FrameQueue, Sink};
+use crate::hub::sessions::session::frame_queue::{FrameQueue, HubFrameSender};
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use crate::hub::sessions::session::{ApprovalSource, Session};
 use kubesvc_core::agent_resource::ID_RESERVATION;
@@ -65,7 +65,7 @@ pub(crate) struct AgentStreams {
 pub(crate) async fn run(
     streams: Arc<AgentStreams>,
     mut inbound: Streaming<ops::AgentFrame>,
-    sink: Sink,
+    sink: HubFrameSender,
     peer: Option<SocketAddr>,
 ) {
     let admission = &*streams.admission;
@@ -111,7 +111,7 @@ async fn live(
     greeting: AcceptedHello,
     queued: QueuedAgent<'_>,
     inbound: Streaming<ops::AgentFrame>,
-    sink: Sink,
+    sink: HubFrameSender,
     peer: Option<SocketAddr>,
 ) {
     let admission = &*streams.admission;
@@ -153,7 +153,7 @@ async fn live(
 async fn greet(
     admission: &Admission,
     inbound: &mut Streaming<ops::AgentFrame>,
-    sink: &Sink,
+    sink: &HubFrameSender,
 ) -> Option<Result<AcceptedHello, HelloRefusal>> {
     let context = &admission.context;
     let wait = context.settings.listener.hello_wait;
@@ -321,7 +321,7 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
 
 async fn refuse(
     admission: &Admission,
-    sink: &Sink,
+    sink: &HubFrameSender,
     (peer, session): (Option<SocketAddr>, Option<&Session>),
     refusal: HelloRefusal,
 ) {

@@ -20,7 +20,7 @@ use crate::hub::agent_admission::server::{self, Streams};
 use crate::hub::context::HubContext;
 use crate::hub::metrics::HubMetrics;
 use crate::hub::{HubError, ListenerSettings};
-use kubesvc_runtime::listen::connection_limits::{AddressSlot, Addresses, Caller, LogRateLimit};
+use kubesvc_runtime::listen::connection_limits::{AddressSlot, Addresses, ClientAddress, LogRateLimit};
 use kubesvc_runtime::listen::connection_phase::WaitingConnections;
 use kubesvc_runtime::listen::listen;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -83,7 +83,7 @@ pub(crate) fn accept(
     policy: Arc<ConnectionPolicy>,
     ready: impl Future<Output = ()> + Send + 'static,
     stop: CancellationToken,
-) -> mpsc::Receiver<io::Result<Connection>> {
+) -> mpsc::Receiver<io::Result<AgentConnection>> {
     let (begun, taken) = mpsc::channel(MAX_READY_CONNECTIONS);
     let tasks = policy.tasks.clone();
     tasks.spawn(async move {
@@ -113,13 +113,13 @@ fn admit(
     permits: &Arc<Semaphore>,
     stream: TcpStream,
     peer: SocketAddr,
-    ready: &mpsc::Sender<io::Result<Connection>>,
+    ready: &mpsc::Sender<io::Result<AgentConnection>>,
     stop: &CancellationToken,
 ) {
     policy.metrics.connections.inc();
     let refuse = |reason: &'static str, why: &str| {
         policy.metrics.refuse_connection(reason);
-        if policy.log_limit.may_log(reason, Caller::of(peer.ip())) {
+        if policy.log_limit.may_log(reason, ClientAddress::of(peer.ip())) {
             warn!(%peer, reason, "connection closed: {why}");
         }
     };
@@ -133,7 +133,7 @@ fn admit(
         return refuse("cap", "the hub has reached its limit of connections");
     };
     let close = policy.close.child_token();
-    let caller = Caller::of(peer.ip());
+    let caller = ClientAddress::of(peer.ip());
     let (guard, displaced) =
         policy.without_stream.enter_among(policy.settings.without_stream_cap, caller, &close);
     if displaced {
@@ -160,7 +160,7 @@ fn admit(
             Ok(Ok(DetectedProtocol::Http2)) => {
                 let streams = Streams::default();
                 let watched = server::watch_over(Arc::clone(&policy), streams.clone(), close.clone(), (caller, guard));
-                let connection = Connection::new(stream, taken, peer, streams, close, permits);
+                let connection = AgentConnection::new(stream, taken, peer, streams, close, permits);
                 // Fails only while the hub stops.
                 let _ = ready.send(Ok(connection)).await;
                 // Lives as long as the connection, which outlives the hub's sessions while it stops.
@@ -194,7 +194,7 @@ async fn reject_connection(
         }
         DetectedProtocol::Tls => {
             policy.metrics.refuse_connection("tls");
-            if policy.log_limit.may_log("tls", Caller::of(peer.ip())) {
+            if policy.log_limit.may_log("tls", ClientAddress::of(peer.ip())) {
                 warn!(
                     %peer,
                     "connection closed: it speaks TLS, and TLS is not configured here; \
@@ -286,7 +286,7 @@ async fn answer_http1(stream: &mut (dyn Transport + '_), rest_port: Option<u16>)
 
 /// An HTTP/2 connection for tonic. Frees its permits when dropped. Once the hub closes, it reads as ended and fails
 /// to write.
-pub(crate) struct Connection {
+pub(crate) struct AgentConnection {
     stream: Box<dyn Transport>,
     /// Bytes read during detection.
     peeked: Vec<u8>,
@@ -299,7 +299,7 @@ pub(crate) struct Connection {
     _gone: DropGuard,
 }
 
-impl Connection {
+impl AgentConnection {
     fn new(
         stream: Box<dyn Transport>,
         peeked: Vec<u8>,
@@ -336,7 +336,7 @@ pub(crate) struct Peer {
     pub(crate) streams: Streams,
 }
 
-impl Connected for Connection {
+impl Connected for AgentConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
@@ -344,7 +344,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for AgentConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -363,7 +363,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for AgentConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.fail_if_closed(cx)?;
         Pin::new(&mut *self.stream).poll_write(cx, bytes)

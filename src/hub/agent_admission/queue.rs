@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use kubesvc_core::AgentKey;
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ impl AdmissionQueues {
         &mut self,
         class: AdmissionClass,
         agent: &AgentKey,
-        now: Moment,
+        now: HubUptime,
     ) -> AdmissionDecision {
         match class {
             AdmissionClass::Returning => self.known.arrive(agent, now),
@@ -108,7 +108,7 @@ impl AdmissionQueues {
     }
 
     /// Handles a failed registration: returns the delay until the agent's next turn.
-    pub(super) fn again(&mut self, class: AdmissionClass, agent: &AgentKey, now: Moment) -> Duration {
+    pub(super) fn again(&mut self, class: AdmissionClass, agent: &AgentKey, now: HubUptime) -> Duration {
         match class {
             AdmissionClass::Returning => self.known.again(agent, now),
             AdmissionClass::Newcomer => self.newcomers.again(agent, now),
@@ -131,7 +131,7 @@ impl AdmissionQueues {
     }
 
     /// Removes expired reserved times. Returns whether there were any.
-    pub(super) fn sweep(&mut self, now: Moment) -> bool {
+    pub(super) fn sweep(&mut self, now: HubUptime) -> bool {
         self.known.sweep(now) | self.newcomers.sweep(now)
     }
 }
@@ -147,11 +147,11 @@ struct AdmissionQueue {
     unnoticed: usize,
     waiting: usize,
     /// First time that is not reserved.
-    free: Moment,
+    free: HubUptime,
     /// Reserved times by the hash of the agent: ids have any length.
-    reserved: HashMap<u64, Moment>,
+    reserved: HashMap<u64, HubUptime>,
     hash: RandomState,
-    swept: Moment,
+    swept: HubUptime,
 }
 
 impl AdmissionQueue {
@@ -179,7 +179,7 @@ impl AdmissionQueue {
     }
 
     /// Handles an agent that wants to be registered.
-    fn arrive(&mut self, agent: &AgentKey, now: Moment) -> AdmissionDecision {
+    fn arrive(&mut self, agent: &AgentKey, now: HubUptime) -> AdmissionDecision {
         self.sweep(now);
         let key = self.hash.hash_one(agent);
         match self.reserved.get(&key) {
@@ -198,7 +198,7 @@ impl AdmissionQueue {
     }
 
     /// Handles a failed registration: returns the delay until the agent's next turn.
-    fn again(&mut self, agent: &AgentKey, now: Moment) -> Duration {
+    fn again(&mut self, agent: &AgentKey, now: HubUptime) -> Duration {
         match self.reserve_redial(agent, now) {
             AdmissionDecision::Later(wait) => wait,
             AdmissionDecision::Now | AdmissionDecision::TooManyUnapproved => MIN_RETRY_DELAY,
@@ -216,7 +216,7 @@ impl AdmissionQueue {
     }
 
     /// Removes expired reserved times. Returns whether there were any.
-    fn sweep(&mut self, now: Moment) -> bool {
+    fn sweep(&mut self, now: HubUptime) -> bool {
         if now.saturating_sub(self.swept) < SWEEP_INTERVAL {
             return false;
         }
@@ -233,7 +233,7 @@ impl AdmissionQueue {
 
     /// While times are reserved, an agent without one is admitted only if none of them is in the future, and half of
     /// the capacity is left to late agents.
-    fn admits_newcomer(&self, now: Moment) -> bool {
+    fn admits_newcomer(&self, now: HubUptime) -> bool {
         if self.reserved.is_empty() {
             self.waiting < self.capacity && self.free <= now + Duration::from_secs(MAX_WAIT_SECONDS.into())
         } else {
@@ -241,7 +241,7 @@ impl AdmissionQueue {
         }
     }
 
-    fn reserve_redial(&mut self, agent: &AgentKey, now: Moment) -> AdmissionDecision {
+    fn reserve_redial(&mut self, agent: &AgentKey, now: HubUptime) -> AdmissionDecision {
         let at = self.free.max(now + MIN_RETRY_DELAY);
         let key = self.hash.hash_one(agent);
         if self.reserved.len() < MAX_RESERVED_TIMES || self.reserved.contains_key(&key) {

@@ -28,7 +28,7 @@ use kubesvc_core::wire::{events, ops};
 use kubesvc_runtime::grpc;
 use kubesvc_runtime::grpc::events::caching_server::{Caching, CachingServer};
 use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::connection_phase::WaitGuard;
 
 /// Maximum number of streams of one connection: GetOps, Caching, Requests, health and reflection, with reserve.
@@ -173,9 +173,9 @@ struct StreamCounts {
 pub(crate) struct Streams(watch::Sender<StreamCounts>);
 
 /// An open stream, closed when dropped.
-struct OpenStream(watch::Sender<StreamCounts>);
+struct StreamCountGuard(watch::Sender<StreamCounts>);
 
-impl Drop for OpenStream {
+impl Drop for StreamCountGuard {
     fn drop(&mut self) {
         self.0.send_modify(|counts| counts.open -= 1);
     }
@@ -188,12 +188,12 @@ impl Default for Streams {
 }
 
 impl Streams {
-    fn open(&self) -> OpenStream {
+    fn open(&self) -> StreamCountGuard {
         self.0.send_modify(|counts| {
             counts.open += 1;
             counts.opened += 1;
         });
-        OpenStream(self.0.clone())
+        StreamCountGuard(self.0.clone())
     }
 }
 
@@ -203,7 +203,7 @@ pub(super) async fn watch_over(
     policy: Arc<ConnectionPolicy>,
     streams: Streams,
     close: CancellationToken,
-    (caller, guard): (Caller, WaitGuard),
+    (caller, guard): (ClientAddress, WaitGuard),
 ) {
     let ConnectionPolicy { settings, metrics, .. } = &*policy;
     let (mut seen, mut guard) = (streams.0.subscribe(), Some(guard));
@@ -320,7 +320,7 @@ mod tests {
     /// A connection that has just begun; it is watched until the token is cancelled.
     fn watched(policy: &Arc<ConnectionPolicy>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
         let (streams, close) = (Streams::default(), CancellationToken::new());
-        let caller = Caller::of([192, 0, 2, 1].into());
+        let caller = ClientAddress::of([192, 0, 2, 1].into());
         let (guard, _) = WaitingConnections::enter_among(
             &policy.without_stream,
             policy.settings.without_stream_cap,

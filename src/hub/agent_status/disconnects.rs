@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::AgentStatus;
+use super::AgentStatusWriter;
 use super::registration::{RegistrationError, SessionRef};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::{AgentKey, KubesvcAgent, SessionId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 
@@ -70,7 +70,7 @@ impl PendingDisconnects {
     }
 }
 
-impl AgentStatus {
+impl AgentStatusWriter {
     /// Returns the disconnect of a session of this process that the object calls connected although it is not
     /// connected here: the stream ended during registration, or the answer to a write was lost.
     pub(crate) fn missed_disconnect(&self, agent: &KubesvcAgent) -> Option<Disconnect> {
@@ -98,7 +98,7 @@ impl AgentStatus {
 }
 
 /// Writes a disconnect, and queues it for a retry on failure.
-pub(crate) async fn record(status: &AgentStatus, disconnect: Disconnect) {
+pub(crate) async fn record(status: &AgentStatusWriter, disconnect: Disconnect) {
     if let Err(error) = try_record(status, &disconnect).await {
         warn_unless_away!(
             agentId = disconnect.agent.id.as_str(),
@@ -109,12 +109,12 @@ pub(crate) async fn record(status: &AgentStatus, disconnect: Disconnect) {
     }
 }
 
-async fn try_record(status: &AgentStatus, disconnect: &Disconnect) -> Result<(), RegistrationError> {
+async fn try_record(status: &AgentStatusWriter, disconnect: &Disconnect) -> Result<(), RegistrationError> {
     status.agents.write_disconnected(disconnect.session(), disconnect.end).await
 }
 
 /// Starts the task that writes queued disconnects.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let [first, longest] = RETRY_DELAYS;
     let task = TaskSpec::new("disconnects", "Writes the ends of sessions into KubesvcAgents");
     let task = task.woken_by(&status.pending_disconnects.wakes).gather(QUEUE_DELAY);
@@ -127,15 +127,15 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
     background.start(task, move |keys| record_queued(Arc::clone(&status), keys));
 }
 
-async fn record_queued(status: Arc<AgentStatus>, keys: Vec<AgentKey>) -> Outcome<AgentKey> {
+async fn record_queued(status: Arc<AgentStatusWriter>, keys: Vec<AgentKey>) -> AttemptOutcome<AgentKey> {
     for key in &keys {
         let Some(disconnect) = status.pending_disconnects.get(key) else { continue };
         if let Err(error) = try_record(&status, &disconnect).await {
-            return Outcome::failed(error.to_string());
+            return AttemptOutcome::failed(error.to_string());
         }
         status.pending_disconnects.written(key, &disconnect.session_id);
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 #[cfg(test)]

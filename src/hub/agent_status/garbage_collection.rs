@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::hub::agent_status::AgentStatus;
+use crate::hub::agent_status::AgentStatusWriter;
 use crate::hub::agent_status::disconnects::Disconnect;
 use crate::hub::agent_status::registration::KnownAgent;
 use crate::hub::sessions::registry::AwaySession;
@@ -25,7 +25,7 @@ use crate::hub::static_accounts::Listing;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
 use kubesvc_core::{AgentId, AgentKey, KubesvcAccount, ZoneId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Interval between passes over all objects, at most half the removal time.
@@ -115,7 +115,7 @@ fn interval(remove_after: Tick) -> Duration {
 }
 
 /// Starts the tasks that collect objects and forget agents.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let often =
         interval(status.context.settings.absent_agents.remove_after).min(UNAPPROVED_COLLECTION_INTERVAL);
     let task = TaskSpec::new("agent collection", "Removes the KubesvcAgents of agents that are long absent");
@@ -138,12 +138,15 @@ struct Collector {
     last_pass: Instant,
 }
 
-async fn collect_if_due(status: Arc<AgentStatus>, collector: Arc<tokio::sync::Mutex<Collector>>) -> Outcome {
+async fn collect_if_due(
+    status: Arc<AgentStatusWriter>,
+    collector: Arc<tokio::sync::Mutex<Collector>>,
+) -> AttemptOutcome {
     let context = &status.context;
     let mut collector = collector.lock().await;
     let is_due = collector.last_pass.elapsed() >= interval(context.settings.absent_agents.remove_after);
     if !is_due && context.agent_index.never_approved() == 0 {
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     collector.last_pass = Instant::now();
     collect(&status, &mut collector.absent).await
@@ -151,7 +154,7 @@ async fn collect_if_due(status: Arc<AgentStatus>, collector: Arc<tokio::sync::Mu
 
 /// Whether an agent is connected, registering or may still come back, here or at a replica that is not known to be
 /// dead.
-fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
+fn is_here(status: &AgentStatusWriter, agent: &KnownAgent) -> bool {
     let context = &status.context;
     let ours = agent.replica == context.settings.replica_id;
     let is_elsewhere = || {
@@ -164,21 +167,23 @@ fn is_here(status: &AgentStatus, agent: &KnownAgent) -> bool {
 
 /// Makes one pass over all objects, if this replica leads. An object that cannot be written is tried again in the next
 /// pass.
-pub(crate) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) -> Outcome {
-    let AgentStatus { context, agents, .. } = status;
+pub(crate) async fn collect(status: &AgentStatusWriter, absent: &mut AbsentAgents) -> AttemptOutcome {
+    let AgentStatusWriter { context, agents, .. } = status;
     if !context.leadership.leads() {
         // The next leader counts from the start.
         *absent = AbsentAgents::default();
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     if context.replicas.backlog_since(context.ticks.now()).is_some() {
         // An absent agent may be waiting to be registered.
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     let known = match tokio::time::timeout(API_TIMEOUT, agents.known()).await {
         Ok(Ok(known)) => known,
-        Ok(Err(error)) => return Outcome::Refused(error.to_string()),
-        Err(_) => return Outcome::Refused("the API server did not list the KubesvcAgents in time".into()),
+        Ok(Err(error)) => return AttemptOutcome::Refused(error.to_string()),
+        Err(_) => {
+            return AttemptOutcome::Refused("the API server did not list the KubesvcAgents in time".into());
+        }
     };
     absent.keep_only(&known);
     let settings = &context.settings.absent_agents;
@@ -191,7 +196,7 @@ pub(crate) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) -> 
     };
     // Static accounts are kept as long as their agent may come back.
     let after_listing = CollectionDelays { remove: after.remove.max(settings.account_cleanup), ..after };
-    let mut outcome = Outcome::Done;
+    let mut outcome = AttemptOutcome::Done;
     for agent in known {
         if !context.leadership.leads() || context.replicas.backlog_since(context.ticks.now()).is_some() {
             break;
@@ -217,7 +222,7 @@ pub(crate) async fn collect(status: &AgentStatus, absent: &mut AbsentAgents) -> 
             }
         };
         if let Ok(Err(error)) = done {
-            outcome = Outcome::Refused(error.to_string());
+            outcome = AttemptOutcome::Refused(error.to_string());
         }
     }
     outcome
@@ -252,7 +257,7 @@ impl DepartedAgents {
     }
 }
 
-impl AgentStatus {
+impl AgentStatusWriter {
     /// Returns the forgotten agents of a zone that list the account: those of this process, and those recorded in
     /// KubesvcAgents.
     pub(crate) fn departed_with(&self, account: &KubesvcAccount, zone: &ZoneId) -> Vec<SessionFact> {
@@ -282,15 +287,15 @@ impl AgentStatus {
 }
 
 /// Forgets agents that have been away for long, and queues their disconnects.
-pub(crate) fn forget(status: &AgentStatus) -> Outcome {
-    let AgentStatus { context, sessions, .. } = status;
+pub(crate) fn forget(status: &AgentStatusWriter) -> AttemptOutcome {
+    let AgentStatusWriter { context, sessions, .. } = status;
     let now = context.ticks.now();
     if context.replicas.backlog_since(now).is_some() {
         // An absent agent may be waiting to be registered.
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     let settings = &context.settings.absent_agents;
-    let Some(before) = now.checked_sub(settings.forget_after) else { return Outcome::Unchanged };
+    let Some(before) = now.checked_sub(settings.forget_after) else { return AttemptOutcome::Unchanged };
     let over = now.checked_sub(settings.account_cleanup);
     status
         .departed_agents
@@ -304,7 +309,7 @@ pub(crate) fn forget(status: &AgentStatus) -> Outcome {
             end: away.ending.into(),
         });
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 fn fact(agent_id: &AgentId, zone: &ZoneId, approved: bool, since: Tick) -> SessionFact {

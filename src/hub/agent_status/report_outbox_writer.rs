@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::AgentStatus;
+use super::AgentStatusWriter;
 use crate::hub::agent_status::registration::OutboxWrite;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::session::Session;
@@ -15,7 +15,7 @@ use crate::hub::zone_probes::probe::ProbeRound;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::silence;
 use kubesvc_core::report_outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionReport, awaited, packed};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -114,7 +114,7 @@ impl OverflowingOutboxes {
 }
 
 /// Starts the task that writes outboxes.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let task = TaskSpec::new("outbox writes", "Writes reports of agents for a leader in another replica");
     let sessions = Arc::clone(&status.sessions);
     // A change of leadership may change every outbox.
@@ -132,24 +132,24 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 struct OutboxWriter {
-    status: Arc<AgentStatus>,
+    status: Arc<AgentStatusWriter>,
     overflowing: Mutex<OverflowingOutboxes>,
 }
 
 impl OutboxWriter {
-    async fn apply(self: Arc<Self>, serials: Vec<u64>) -> Outcome<u64> {
+    async fn apply(self: Arc<Self>, serials: Vec<u64>) -> AttemptOutcome<u64> {
         if let Some(serial) = serials.first() {
             return self.write(*serial).await;
         }
         if !self.status.context.is_leading() {
             self.wake_due();
         }
-        Outcome::Unchanged
+        AttemptOutcome::Unchanged
     }
 
     /// Wakes sessions with an outstanding answer, which may be overdue by now, and those whose rotation is due.
     fn wake_due(&self) {
-        let AgentStatus { sessions, wakes, .. } = &*self.status;
+        let AgentStatusWriter { sessions, wakes, .. } = &*self.status;
         let mut due = self.overflowing.lock().due(Instant::now());
         // Collected first: a ledger is never locked inside the work queue's lock.
         let connected = sessions.registry.connected().into_iter();
@@ -158,10 +158,10 @@ impl OutboxWriter {
     }
 
     /// Writes the outbox of a session, if it changed.
-    async fn write(&self, serial: u64) -> Outcome<u64> {
+    async fn write(&self, serial: u64) -> AttemptOutcome<u64> {
         let Some(session) = self.status.sessions.registry.by_serial(serial) else {
             self.overflowing.lock().forget(serial);
-            return Outcome::Unchanged;
+            return AttemptOutcome::Unchanged;
         };
         let cursor = self.overflowing.lock().cursor_of(serial, Instant::now());
         let PackedOutbox { entries, next } = if self.status.context.is_leading() {
@@ -173,7 +173,7 @@ impl OutboxWriter {
         let outcome = if has_unwritten {
             write_outbox(&self.status, &session, entries).await
         } else {
-            Outcome::Unchanged
+            AttemptOutcome::Unchanged
         };
         self.overflowing.lock().record(serial, (cursor, next), Instant::now());
         if self.status.sessions.registry.by_serial(serial).is_none() {
@@ -183,20 +183,24 @@ impl OutboxWriter {
     }
 }
 
-async fn write_outbox(status: &AgentStatus, session: &Session, outbox: Vec<OutboxEntry>) -> Outcome<u64> {
+async fn write_outbox(
+    status: &AgentStatusWriter,
+    session: &Session,
+    outbox: Vec<OutboxEntry>,
+) -> AttemptOutcome<u64> {
     crash_points::point("agent-report:before");
     let answer = status.agents.write_outbox(session.reference(), &outbox).await;
     crash_points::point("agent-report:after");
     match answer {
         Ok(OutboxWrite::Written) => session.reported(outbox),
         Ok(OutboxWrite::Superseded) => session.close("another stream of the agent is in force"),
-        Err(error) => return Outcome::failed(error.to_string()),
+        Err(error) => return AttemptOutcome::failed(error.to_string()),
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 /// Returns the reports of a session that accounts wait for, as far as they fit.
-fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
+fn outbox_of(status: &AgentStatusWriter, session: &Session, cursor: &PackingCursor) -> PackedOutbox {
     let now = status.context.ticks.now();
     let mut entries = Vec::new();
     let caching = session.caching_reports.lock().clone();
@@ -231,7 +235,7 @@ fn outbox_of(status: &AgentStatus, session: &Session, cursor: &PackingCursor) ->
 }
 
 /// Whether the session reports its zone's offer for the account.
-fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &KubesvcAccount) -> bool {
+fn speaks_for_its_zone(status: &AgentStatusWriter, session: &Session, account: &KubesvcAccount) -> bool {
     let round = ProbeRound::of(account);
     let speaker =
         round.and_then(|round| status.zone_probes.speaker(account.uid(), round, &session.agent.zone));
@@ -239,7 +243,7 @@ fn speaks_for_its_zone(status: &AgentStatus, session: &Session, account: &Kubesv
 }
 
 /// Whether an entry that nothing waits for any more may be left in the object.
-fn may_stand(status: &AgentStatus, entry: &OutboxEntry) -> bool {
+fn may_stand(status: &AgentStatusWriter, entry: &OutboxEntry) -> bool {
     entry.may_stand(status.context.accounts.by_uid(&entry.uid).as_deref())
 }
 

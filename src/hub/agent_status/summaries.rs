@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::AgentStatus;
+use super::AgentStatusWriter;
 use crate::hub::agent_status::registration::AgentSummary;
 use crate::hub::agent_status::registration::status::DUPLICATE_AGENT_ID;
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::contest::CONTEST_TIMEOUT;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
 
@@ -52,7 +52,7 @@ impl SessionSubscriber for DirtySummaries {
 }
 
 /// Starts the task that writes summaries.
-pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
+pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatusWriter>) {
     let what = "Writes into KubesvcAgents how many accounts each agent has";
     let task = TaskSpec::new("agent summaries", what).woken_by(&status.wakes.summaries.0).gather(BATCH_DELAY);
     let task = task.concurrency(MAX_CONCURRENT_WRITES).min_interval(MIN_WRITE_INTERVAL);
@@ -65,7 +65,7 @@ pub(crate) fn start(background: &BackgroundTasks, status: &Arc<AgentStatus>) {
 }
 
 struct SummaryWriter {
-    status: Arc<AgentStatus>,
+    status: Arc<AgentStatusWriter>,
     written: Mutex<WrittenSummaries>,
 }
 
@@ -75,17 +75,18 @@ struct WrittenSummaries(HashMap<u64, Option<AgentSummary>>);
 
 impl WrittenSummaries {
     /// Returns why a summary is not written now, if so.
-    fn reason_to_skip(&mut self, serial: u64, summary: &AgentSummary) -> Option<Outcome<u64>> {
+    fn reason_to_skip(&mut self, serial: u64, summary: &AgentSummary) -> Option<AttemptOutcome<u64>> {
         match self.0.entry(serial) {
             Entry::Vacant(entry) => {
                 entry.insert(None);
                 // A new session is about to report more.
-                Some(Outcome::Again(Vec::new(), MIN_WRITE_INTERVAL))
+                Some(AttemptOutcome::Again(Vec::new(), MIN_WRITE_INTERVAL))
             }
             Entry::Occupied(entry) if entry.get().as_ref() == Some(summary) => {
                 // Nothing else says that the other process has gone.
-                let ends = summary.rival.is_some().then_some(Outcome::Again(Vec::new(), CONTEST_TIMEOUT));
-                Some(ends.unwrap_or(Outcome::Unchanged))
+                let ends =
+                    summary.rival.is_some().then_some(AttemptOutcome::Again(Vec::new(), CONTEST_TIMEOUT));
+                Some(ends.unwrap_or(AttemptOutcome::Unchanged))
             }
             Entry::Occupied(_) => None,
         }
@@ -94,12 +95,12 @@ impl WrittenSummaries {
 
 impl SummaryWriter {
     /// Writes the summary of a session, if it changed.
-    async fn write(self: Arc<Self>, serials: Vec<u64>) -> Outcome<u64> {
-        let Some(serial) = serials.first().copied() else { return Outcome::Unchanged };
+    async fn write(self: Arc<Self>, serials: Vec<u64>) -> AttemptOutcome<u64> {
+        let Some(serial) = serials.first().copied() else { return AttemptOutcome::Unchanged };
         let status = &self.status;
         let Some(session) = status.sessions.registry.by_serial(serial) else {
             self.written.lock().0.remove(&serial);
-            return Outcome::Unchanged;
+            return AttemptOutcome::Unchanged;
         };
         let summary = summary_of(&session, status.context.moment());
         let skipped = self.written.lock().reason_to_skip(serial, &summary);
@@ -107,26 +108,26 @@ impl SummaryWriter {
             return outcome;
         }
         if status.registrations.are_in_use() {
-            return Outcome::Pause(RATE_LIMIT_PAUSE);
+            return AttemptOutcome::Pause(RATE_LIMIT_PAUSE);
         }
         match status.agents.write_summary(session.reference(), &summary).await {
             Ok(true) => {
                 let rival = summary.rival.clone();
                 let before = self.written.lock().0.insert(serial, Some(summary)).flatten();
-                let Some(rival) = rival else { return Outcome::Done };
+                let Some(rival) = rival else { return AttemptOutcome::Done };
                 if before.is_none_or(|before| before.rival.is_none()) {
                     status.agents.warn(session.reference(), DUPLICATE_AGENT_ID, &rival).await;
                 }
-                Outcome::Again(Vec::new(), CONTEST_TIMEOUT)
+                AttemptOutcome::Again(Vec::new(), CONTEST_TIMEOUT)
             }
-            Ok(false) => Outcome::Pause(RATE_LIMIT_PAUSE),
-            Err(error) => Outcome::failed(error.to_string()),
+            Ok(false) => AttemptOutcome::Pause(RATE_LIMIT_PAUSE),
+            Err(error) => AttemptOutcome::failed(error.to_string()),
         }
     }
 }
 
 /// Writes the summary of a session now. Returns whether the object contains it.
-pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
+pub(crate) async fn write_now(status: &AgentStatusWriter, session: &Session) -> bool {
     let summary = summary_of(session, status.context.moment());
     let writing = status.agents.write_summary(session.reference(), &summary);
     let error = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
@@ -144,7 +145,7 @@ pub(crate) async fn write_now(status: &AgentStatus, session: &Session) -> bool {
     false
 }
 
-fn summary_of(session: &Session, now: Moment) -> AgentSummary {
+fn summary_of(session: &Session, now: HubUptime) -> AgentSummary {
     let (held, failed) = session.counts();
     let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
@@ -173,11 +174,11 @@ mod tests {
     #[test]
     fn a_new_session_waits_and_an_unchanged_summary_is_not_written() {
         let mut written = WrittenSummaries::default();
-        let wait = Outcome::Again(Vec::new(), MIN_WRITE_INTERVAL);
+        let wait = AttemptOutcome::Again(Vec::new(), MIN_WRITE_INTERVAL);
         assert_eq!(written.reason_to_skip(1, &held(0)), Some(wait), "it has just begun");
         assert_eq!(written.reason_to_skip(1, &held(0)), None, "nothing was written yet");
         written.0.insert(1, Some(held(0)));
-        assert_eq!(written.reason_to_skip(1, &held(0)), Some(Outcome::Unchanged));
+        assert_eq!(written.reason_to_skip(1, &held(0)), Some(AttemptOutcome::Unchanged));
         assert_eq!(written.reason_to_skip(1, &held(1)), None);
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 
 /// Credit of each stream without a loan, in bytes.
 pub(crate) const BASE_CREDIT: u64 = 64 * 1024;
@@ -30,7 +30,7 @@ pub(crate) struct CreditExceeded {
 }
 
 #[derive(Debug, Default)]
-struct StreamCredit {
+struct ReceiverCredit {
     /// Bytes that the agent may still send.
     available: u64,
     /// Bytes that are not committed yet.
@@ -41,7 +41,7 @@ struct StreamCredit {
     wanted: u64,
     is_queued: bool,
     /// Time of the last loan, batch or commit.
-    used_at: Moment,
+    used_at: HubUptime,
 }
 
 /// The credit of all streams of a replica.
@@ -50,7 +50,7 @@ pub(crate) struct CreditPool {
     free: u64,
     lent: u64,
     max_loan: u64,
-    streams: HashMap<StreamId, StreamCredit>,
+    streams: HashMap<StreamId, ReceiverCredit>,
     /// Streams that wait for a loan, in the order of asking.
     queue: VecDeque<StreamId>,
 }
@@ -64,8 +64,8 @@ impl CreditPool {
     }
 
     /// Adds a stream. Returns its first credit.
-    pub(crate) fn open(&mut self, stream: StreamId, now: Moment) -> u64 {
-        let credit = StreamCredit { available: BASE_CREDIT, used_at: now, ..StreamCredit::default() };
+    pub(crate) fn open(&mut self, stream: StreamId, now: HubUptime) -> u64 {
+        let credit = ReceiverCredit { available: BASE_CREDIT, used_at: now, ..ReceiverCredit::default() };
         self.streams.insert(stream, credit);
         BASE_CREDIT
     }
@@ -79,7 +79,12 @@ impl CreditPool {
     }
 
     /// Takes the bytes of a batch from the credit of its stream.
-    pub(crate) fn take(&mut self, stream: StreamId, bytes: u64, now: Moment) -> Result<(), CreditExceeded> {
+    pub(crate) fn take(
+        &mut self,
+        stream: StreamId,
+        bytes: u64,
+        now: HubUptime,
+    ) -> Result<(), CreditExceeded> {
         let available = self.streams.get(&stream).map_or(0, |credit| credit.available);
         let credit = self.streams.get_mut(&stream).filter(|credit| credit.available >= bytes);
         let credit = credit.ok_or(CreditExceeded { bytes, available })?;
@@ -104,7 +109,7 @@ impl CreditPool {
     }
 
     /// Handles that bytes were committed or dropped. Returns the credit that the agent gets for them.
-    pub(crate) fn give_back(&mut self, stream: StreamId, bytes: u64, now: Moment) -> u64 {
+    pub(crate) fn give_back(&mut self, stream: StreamId, bytes: u64, now: HubUptime) -> u64 {
         let Some(credit) = self.streams.get_mut(&stream) else { return 0 };
         credit.used_at = now;
         let bytes = bytes.min(credit.pending);
@@ -119,7 +124,7 @@ impl CreditPool {
 
     /// Lends what is free, in the order of asking. A request that does not fit blocks later ones: they would starve it.
     /// Returns the streams and the credit that each gets.
-    pub(crate) fn lend(&mut self, now: Moment) -> Vec<(StreamId, u64)> {
+    pub(crate) fn lend(&mut self, now: HubUptime) -> Vec<(StreamId, u64)> {
         let mut loans = Vec::new();
         while let Some(stream) = self.queue.front().copied() {
             let Some(credit) = self.streams.get_mut(&stream) else {
@@ -149,7 +154,7 @@ impl CreditPool {
 
     /// Whether a stream has had an unused loan, and has sent nothing, for too long. What waits for its commit may keep its
     /// agent from sending more, for as long as the database is away.
-    pub(crate) fn is_overdue(&self, stream: StreamId, now: Moment) -> bool {
+    pub(crate) fn is_overdue(&self, stream: StreamId, now: HubUptime) -> bool {
         self.streams.get(&stream).is_some_and(|credit| {
             credit.lent > 0 && credit.pending == 0 && now.saturating_sub(credit.used_at) >= UNUSED_LOAN_LIMIT
         })
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1024 * 1024;
-    const NOW: Moment = Duration::ZERO;
+    const NOW: HubUptime = Duration::ZERO;
 
     fn pool(size: u64, streams: u64) -> CreditPool {
         let mut pool = CreditPool::new(size);

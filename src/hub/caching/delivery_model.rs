@@ -1,5 +1,5 @@
 //! A model of delivery: one account with one scope, two agent processes, their streams at hubs, the fence's row, rows and
-//! checkpoints. It runs what the programs run: the agent's `AccountDelivery`, the hub's `StreamDelivery`, queue and
+//! checkpoints. It runs what the programs run: the agent's `AccountSender`, the hub's `StreamDelivery`, queue and
 //! transactions, and the store's verdicts on fences and scopes. It goes through cuts, crashes, lost answers, hubs that
 //! wake up with batches in hand, lost commits, moves and changes of the account's settings, and checks the named
 //! [`Property`]s after each step.

@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use super::account_delivery::DeliveryState;
+use super::account_receiver::DeliveryState;
 
 /// Label with what a change was read from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -7,7 +7,7 @@ use futures::StreamExt as _;
 use tonic::Streaming;
 
 use super::Caching;
-use super::account_delivery::Assignment;
+use super::account_receiver::AssignmentState;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::AgentId;
 use kubesvc_core::CachingEpoch;
@@ -21,14 +21,14 @@ const OVERLOADED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// How a stream ends.
 #[derive(Debug, PartialEq)]
-pub(super) enum StreamEnd {
+pub(super) enum CachingStreamEnd {
     /// The agent ended it.
     Gone(&'static str),
     /// The hub closes it.
     Closed(Closed),
 }
 
-impl StreamEnd {
+impl CachingStreamEnd {
     pub(super) fn closed(reason: Reason, message: impl Into<String>) -> Self {
         let wait = if reason == Reason::Overloaded { OVERLOADED_RETRY_DELAY } else { Duration::ZERO };
         let retry_after_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
@@ -42,7 +42,10 @@ impl StreamEnd {
 
 impl Caching {
     /// Waits for the first frame. Returns the session that it names.
-    pub(super) async fn open(&self, inbound: &mut Streaming<CacheUp>) -> Result<Arc<Session>, StreamEnd> {
+    pub(super) async fn open(
+        &self,
+        inbound: &mut Streaming<CacheUp>,
+    ) -> Result<Arc<Session>, CachingStreamEnd> {
         let first = tokio::select! {
             () = self.draining.sends_away() => return Err(self.drained()),
             first = tokio::time::timeout(OPEN_TIMEOUT, inbound.next()) => first,
@@ -50,20 +53,20 @@ impl Caching {
         let frame = match first {
             Err(_) => {
                 let message = format!("the first frame must be Open, within {OPEN_TIMEOUT:?}");
-                return Err(StreamEnd::malformed(message));
+                return Err(CachingStreamEnd::malformed(message));
             }
-            Ok(None) => return Err(StreamEnd::Gone("it ended before its first frame")),
-            Ok(Some(Err(_))) => return Err(StreamEnd::Gone("its first frame cannot be read")),
+            Ok(None) => return Err(CachingStreamEnd::Gone("it ended before its first frame")),
+            Ok(Some(Err(_))) => return Err(CachingStreamEnd::Gone("its first frame cannot be read")),
             Ok(Some(Ok(frame))) => frame.frame,
         };
         match frame {
             Some(cache_up::Frame::Open(open)) => self.session_of(&open),
-            _ => Err(StreamEnd::malformed("the first frame must be Open")),
+            _ => Err(CachingStreamEnd::malformed("the first frame must be Open")),
         }
     }
 
     /// The connected session that Open names.
-    fn session_of(&self, open: &Open) -> Result<Arc<Session>, StreamEnd> {
+    fn session_of(&self, open: &Open) -> Result<Arc<Session>, CachingStreamEnd> {
         let own = &self.context.settings.replica_id;
         let registry = &self.sessions.registry;
         let agent_id = AgentId::from(open.agent_id.as_str());
@@ -78,33 +81,33 @@ impl Caching {
                 "agent {agent:?} has no session of this id and process at replica {own}; \
                  open the stream where the session is"
             );
-            StreamEnd::closed(Reason::WrongReplica, message)
+            CachingStreamEnd::closed(Reason::WrongReplica, message)
         })
     }
 
     /// The end of a stream while the replica drains its agents.
-    pub(super) fn drained(&self) -> StreamEnd {
-        StreamEnd::closed(Reason::Draining, format!("{}; connect anew", self.draining.reason()))
+    pub(super) fn drained(&self) -> CachingStreamEnd {
+        CachingStreamEnd::closed(Reason::Draining, format!("{}; connect anew", self.draining.reason()))
     }
 
     /// Whether the agent of a session streams an account under an epoch.
-    pub(super) fn assignment(&self, session: &Session, uid: &str, epoch: CachingEpoch) -> Assignment {
+    pub(super) fn assignment(&self, session: &Session, uid: &str, epoch: CachingEpoch) -> AssignmentState {
         let Some(account) = self.context.accounts.by_uid(uid) else {
             return if self.context.accounts.is_synced() {
-                Assignment::Revoked(revoked::Reason::AccountGone)
+                AssignmentState::Revoked(revoked::Reason::AccountGone)
             } else {
-                Assignment::Pending
+                AssignmentState::Pending
             };
         };
         let elected = account.status_or_default().caching.as_ref().map(|caching| caching.epoch);
         if elected.is_some_and(|elected| elected > epoch) {
-            return Assignment::Revoked(self.superseded(session, uid));
+            return AssignmentState::Revoked(self.superseded(session, uid));
         }
         // What the agent claims does not count: the fence was raised for this very session.
         if session.cached.lock().fenced_at(uid) == Some(epoch) {
-            Assignment::Stands(account.account_name().into())
+            AssignmentState::Stands(account.account_name().into())
         } else {
-            Assignment::Pending
+            AssignmentState::Pending
         }
     }
 

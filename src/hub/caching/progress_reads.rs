@@ -59,7 +59,7 @@ impl BasisRead {
 }
 
 /// A read that has ended.
-pub(super) enum Read {
+pub(super) enum FinishedRead {
     Progress(ProgressRead, StoredProgress),
     /// A page of a basis, and whether it is the last one.
     Basis(Box<BasisRead>, Vec<BasisRow>, bool),
@@ -71,7 +71,7 @@ pub(super) struct Reads {
     waiting: VecDeque<ProgressRead>,
     /// One basis is read at a time.
     waiting_bases: VecDeque<BasisRead>,
-    running: FuturesUnordered<BoxFuture<'static, Read>>,
+    running: FuturesUnordered<BoxFuture<'static, FinishedRead>>,
     is_basis_running: bool,
 }
 
@@ -132,27 +132,27 @@ impl Reads {
     }
 
     /// Waits for the next read to end; for ever if none runs.
-    pub(super) async fn ended(&mut self) -> Read {
+    pub(super) async fn ended(&mut self) -> FinishedRead {
         match self.running.next().await {
             None => std::future::pending().await,
             Some(read) => {
-                self.is_basis_running &= !matches!(read, Read::Basis(..));
+                self.is_basis_running &= !matches!(read, FinishedRead::Basis(..));
                 read
             }
         }
     }
 }
 
-async fn progress(caching: Arc<Caching>, read: ProgressRead) -> Read {
+async fn progress(caching: Arc<Caching>, read: ProgressRead) -> FinishedRead {
     let store = &caching.ports.store;
     let stored = until_read(&caching, &caching.progress_reads, || store.resume(&read.uid, read.epoch)).await;
-    Read::Progress(read, stored)
+    FinishedRead::Progress(read, stored)
 }
 
-async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> Read {
+async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> FinishedRead {
     let rows = read.scope.rows(&read.account, &*caching.ports.mapper).map(Arc::clone);
     // Without rows there is no basis; why is logged with the scope's first batch.
-    let Ok(rows) = rows else { return Read::Basis(Box::new(read), Vec::new(), true) };
+    let Ok(rows) = rows else { return FinishedRead::Basis(Box::new(read), Vec::new(), true) };
     let (store, namespace) = (&caching.ports.store, &read.scope.key.namespace);
     let page = until_read(&caching, &caching.basis_reads, || {
         store.basis(&read.account, rows.cached_kind(), namespace, read.after.as_ref(), BASIS_PAGE)
@@ -161,7 +161,7 @@ async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> Read {
     let is_last = page.len() < usize::try_from(BASIS_PAGE).unwrap_or(usize::MAX);
     read.after = page.last().cloned().filter(|_| !is_last);
     page.shrink_to_fit();
-    Read::Basis(Box::new(read), page, is_last)
+    FinishedRead::Basis(Box::new(read), page, is_last)
 }
 
 /// Reads until the database answers.

@@ -9,7 +9,7 @@ use kubesvc_core::wire::events::event::{Body, Operation};
 use kubesvc_core::wire::events::{Blob, Event};
 use kubesvc_store::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
 
-use super::account_delivery::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
+use super::account_receiver::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 use super::transaction_batching::{DecodedBatch, RowChange};
 
 /// Level at which bodies are compressed that the agent sent uncompressed.
@@ -61,7 +61,7 @@ pub enum BodyFormat {
 
 /// Why a body is not stored.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BodyError {
+pub(crate) enum RowBodyError {
     #[error("it cannot be decompressed")]
     Decompress(#[source] std::io::Error),
     #[error("it cannot be compressed")]
@@ -72,7 +72,7 @@ pub(crate) enum BodyError {
 
 /// Something of a batch that cannot be stored. Its text names the object and shows nothing of its body.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LeftOut {
+pub(crate) enum UnstoredItem {
     #[error("the scope {0:?} has no rows")]
     Scope(Scope, #[source] MappingError),
     #[error("an object is left out")]
@@ -82,7 +82,7 @@ pub(crate) enum LeftOut {
         namespace: String,
         name: String,
         #[source]
-        why: BodyError,
+        why: RowBodyError,
     },
 }
 
@@ -93,13 +93,13 @@ pub(crate) fn decode<R>(
     mapper: &dyn RowMapper,
     format: BodyFormat,
     receipt: R,
-) -> (DecodedBatch<R>, Vec<LeftOut>) {
+) -> (DecodedBatch<R>, Vec<UnstoredItem>) {
     let (mut left_out, mut bodies) = (Vec::new(), Bodies::new(format));
     let mut changes = Vec::with_capacity(batch.events.len());
     for AcceptedEvent { scope, event, .. } in batch.events {
         let change = match scope.rows(&batch.account, mapper) {
-            Ok(rows) => change(&**rows, event, &mut bodies, &mut left_out).map_err(LeftOut::Row),
-            Err(why) => Err(LeftOut::Scope(scope.scope.clone(), why)),
+            Ok(rows) => change(&**rows, event, &mut bodies, &mut left_out).map_err(UnstoredItem::Row),
+            Err(why) => Err(UnstoredItem::Scope(scope.scope.clone(), why)),
         };
         match change {
             Ok(change) => changes.push(change),
@@ -117,7 +117,7 @@ pub(crate) fn decode<R>(
                     shape: scope.shape.clone(),
                     filter: scope.filter.clone(),
                 })),
-                Err(why) => left_out.push(LeftOut::Scope(scope.scope.clone(), why)),
+                Err(why) => left_out.push(UnstoredItem::Scope(scope.scope.clone(), why)),
             },
         }
     }
@@ -141,7 +141,7 @@ fn change(
     rows: &dyn ScopeRows,
     mut event: Event,
     bodies: &mut Bodies,
-    left_out: &mut Vec<LeftOut>,
+    left_out: &mut Vec<UnstoredItem>,
 ) -> Result<(String, RowChange), MappingError> {
     if event.op() == Operation::Delete {
         return Ok((rows.id(&event.namespace, &event.name)?, None));
@@ -149,7 +149,7 @@ fn change(
     let body = match event.body.take() {
         Some(Body::Blob(blob)) => bodies.stored(blob).unwrap_or_else(|why| {
             let (namespace, name) = (event.namespace.clone(), event.name.clone());
-            left_out.push(LeftOut::Body { namespace, name, why });
+            left_out.push(UnstoredItem::Body { namespace, name, why });
             ObjectBody::Omitted
         }),
         _ => ObjectBody::Omitted,
@@ -175,7 +175,7 @@ impl Bodies {
     }
 
     /// The body as it is stored. Its size was checked when the batch was taken.
-    fn stored(&mut self, blob: Blob) -> Result<ObjectBody, BodyError> {
+    fn stored(&mut self, blob: Blob) -> Result<ObjectBody, RowBodyError> {
         let is_compressed = blob.encoding() == Encoding::Zstd;
         let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
         match self.format {
@@ -184,34 +184,36 @@ impl Bodies {
                 Ok(ObjectBody::Zstd(blob.data))
             }
             BodyFormat::Zstd => {
-                std::str::from_utf8(&blob.data).map_err(BodyError::NotText)?;
+                std::str::from_utf8(&blob.data).map_err(RowBodyError::NotText)?;
                 let compressed = zstd::bulk::compress(&blob.data, ZSTD_LEVEL);
-                compressed.map(ObjectBody::Zstd).map_err(BodyError::Compress)
+                compressed.map(ObjectBody::Zstd).map_err(RowBodyError::Compress)
             }
             BodyFormat::Text => {
                 let json = if is_compressed {
-                    let decompressor = decompressor(&mut self.decompressor).map_err(BodyError::Decompress)?;
-                    decompressor.decompress(&blob.data, size).map_err(BodyError::Decompress)?
+                    let decompressor =
+                        decompressor(&mut self.decompressor).map_err(RowBodyError::Decompress)?;
+                    decompressor.decompress(&blob.data, size).map_err(RowBodyError::Decompress)?
                 } else {
                     blob.data
                 };
                 String::from_utf8(json)
                     .map(ObjectBody::Text)
-                    .map_err(|error| BodyError::NotText(error.utf8_error()))
+                    .map_err(|error| RowBodyError::NotText(error.utf8_error()))
             }
         }
     }
 
     /// Checks that a compressed body is whole and is text: its frame was not decompressed when the batch was taken.
-    fn check_content(&mut self, data: &[u8], size: usize) -> Result<(), BodyError> {
+    fn check_content(&mut self, data: &[u8], size: usize) -> Result<(), RowBodyError> {
         if self.content.len() < size {
             self.content.resize(size, 0);
         }
-        let decompressor = decompressor(&mut self.decompressor).map_err(BodyError::Decompress)?;
+        let decompressor = decompressor(&mut self.decompressor).map_err(RowBodyError::Decompress)?;
         // No more than it says, whatever there is room for.
         let content = &mut self.content[..size];
-        let length = decompressor.decompress_to_buffer(data, &mut *content).map_err(BodyError::Decompress)?;
-        std::str::from_utf8(&content[..length]).map_err(BodyError::NotText)?;
+        let length =
+            decompressor.decompress_to_buffer(data, &mut *content).map_err(RowBodyError::Decompress)?;
+        std::str::from_utf8(&content[..length]).map_err(RowBodyError::NotText)?;
         Ok(())
     }
 }
@@ -277,7 +279,7 @@ mod tests {
             // The room that a larger one had is not for it.
             assert!(bodies.stored(spaces(2 << 20)).is_ok(), "{format:?}");
             let error = bodies.stored(Blob { size: 1000, ..spaces(1 << 20) });
-            assert!(matches!(error, Err(BodyError::Decompress(_))), "{format:?}: {error:?}");
+            assert!(matches!(error, Err(RowBodyError::Decompress(_))), "{format:?}: {error:?}");
         }
     }
 
@@ -300,10 +302,10 @@ mod tests {
             let mut bodies = Bodies::new(format);
             assert!(bodies.stored(whole.clone()).is_ok(), "{format:?}");
             let error = bodies.stored(corrupt.clone());
-            assert!(matches!(error, Err(BodyError::Decompress(_))), "{format:?}: {error:?}");
+            assert!(matches!(error, Err(RowBodyError::Decompress(_))), "{format:?}: {error:?}");
             for sent in [no_text.clone(), blob(Encoding::Raw, b"a\xff".to_vec())] {
                 let error = bodies.stored(sent);
-                assert!(matches!(error, Err(BodyError::NotText(_))), "{format:?}: {error:?}");
+                assert!(matches!(error, Err(RowBodyError::NotText(_))), "{format:?}: {error:?}");
             }
             assert!(bodies.stored(whole.clone()).is_ok(), "{format:?}: the next one is read as before");
         }
@@ -313,7 +315,7 @@ mod tests {
     fn a_body_that_is_no_text_is_named_without_its_contents() {
         let error =
             Bodies::new(BodyFormat::Text).stored(blob(Encoding::Raw, vec![b'a', 0xff])).expect_err("no text");
-        let left_out = LeftOut::Body { namespace: "ns".into(), name: "one".into(), why: error };
+        let left_out = UnstoredItem::Body { namespace: "ns".into(), name: "one".into(), why: error };
         assert_eq!(
             kubesvc_runtime::telemetry::errors::chain(&left_out),
             "the object ns/one is stored without its body: it is no UTF-8: \

@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 use tracing::{debug, info};
 
-use super::account_delivery::{DeliveryError, Effect};
+use super::account_receiver::{ReceiverEffect, ReceiverError};
 use super::credit_pool::StreamId;
 use super::metrics::STATES;
-use super::opening::StreamEnd;
+use super::opening::CachingStreamEnd;
 use super::outbox::{Outbox, OutboxFull};
-use super::progress_reads::{BasisRead, ProgressRead, Read, Reads};
+use super::progress_reads::{BasisRead, FinishedRead, ProgressRead, Reads};
 use super::stream_delivery::{AccountEffects, StreamDelivery};
 use super::transaction_batching::LaneId;
-use super::{Caching, LaneOutcome, Mail, Mailbox, Sink};
+use super::{CacheDownSender, Caching, LaneOutcome, Mail, Mailbox};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::CachingEpoch;
@@ -50,10 +50,10 @@ const REPORT_DELAY: Duration = Duration::from_secs(2);
 type ShownReports = HashMap<Arc<str>, CachingReport>;
 
 /// Runs a stream from its first frame to its end.
-pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, sink: Sink) {
+pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, sink: CacheDownSender) {
     let end = match caching.open(&mut inbound).await {
         Ok(session) => {
-            let mut stream = CachingStream::new(Arc::clone(&caching), session, sink.clone());
+            let mut stream = CachingReceiver::new(Arc::clone(&caching), session, sink.clone());
             let end = stream.run(inbound).await;
             info!(agentId = stream.session.agent.id.as_str(), ?end, "stream of objects ended");
             end
@@ -63,18 +63,18 @@ pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, 
             end
         }
     };
-    if let StreamEnd::Closed(closed) = end {
+    if let CachingStreamEnd::Closed(closed) = end {
         let frame = CacheDown { frame: Some(Frame::Closed(closed)) };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, sink.send(Ok(frame))).await;
     }
 }
 
 /// A stream and what it holds of the replica's state; dropping it gives all of that back.
-struct CachingStream {
+struct CachingReceiver {
     caching: Arc<Caching>,
     session: Arc<Session>,
     id: StreamId,
-    outgoing: Outgoing,
+    outgoing: OutgoingFrames,
     mailbox: Arc<Mailbox>,
     /// Cancelled when a later stream of the session is opened.
     superseded: CancellationToken,
@@ -91,9 +91,9 @@ struct CachingStream {
     ticks: Interval,
 }
 
-impl CachingStream {
+impl CachingReceiver {
     /// Registers the stream; one that the session has already is superseded.
-    fn new(caching: Arc<Caching>, session: Arc<Session>, sink: Sink) -> Self {
+    fn new(caching: Arc<Caching>, session: Arc<Session>, sink: CacheDownSender) -> Self {
         let id = caching.next_stream.fetch_add(1, Ordering::Relaxed);
         let (mailbox, superseded) = (Arc::new(Mailbox::default()), CancellationToken::new());
         let credit = caching.credit.lock().open(id, caching.context.moment());
@@ -118,7 +118,7 @@ impl CachingStream {
             caching,
             session,
             id,
-            outgoing: Outgoing { sink, outbox: Outbox::default(), waiting_since: None },
+            outgoing: OutgoingFrames { sink, outbox: Outbox::default(), waiting_since: None },
             mailbox,
             superseded,
             delivery: StreamDelivery::default(),
@@ -130,7 +130,7 @@ impl CachingStream {
         }
     }
 
-    async fn run(&mut self, mut inbound: Streaming<CacheUp>) -> StreamEnd {
+    async fn run(&mut self, mut inbound: Streaming<CacheUp>) -> CachingStreamEnd {
         loop {
             if let ControlFlow::Break(end) = self.step(&mut inbound).await {
                 return end;
@@ -138,7 +138,7 @@ impl CachingStream {
         }
     }
 
-    async fn step(&mut self, inbound: &mut Streaming<CacheUp>) -> ControlFlow<StreamEnd> {
+    async fn step(&mut self, inbound: &mut Streaming<CacheUp>) -> ControlFlow<CachingStreamEnd> {
         if self.outgoing.outbox.has_room_for_reads() {
             self.reads.start();
         }
@@ -146,17 +146,17 @@ impl CachingStream {
         let handled = tokio::select! {
             () = self.session.ended.cancelled() => {
                 let message = "the agent's session has ended; open the stream in the next one";
-                return ControlFlow::Break(StreamEnd::closed(Reason::SessionEnded, message));
+                return ControlFlow::Break(CachingStreamEnd::closed(Reason::SessionEnded, message));
             }
             () = self.superseded.cancelled() => {
                 let message = "a later stream of the session was opened";
-                return ControlFlow::Break(StreamEnd::closed(Reason::Superseded, message));
+                return ControlFlow::Break(CachingStreamEnd::closed(Reason::Superseded, message));
             }
             () = self.caching.draining.sends_away() => return ControlFlow::Break(self.caching.drained()),
             frame = inbound.next() => self.handle_frame(frame),
             permit = sink.reserve(), if !self.outgoing.outbox.is_empty() => {
                 if !self.outgoing.send(permit) {
-                    return ControlFlow::Break(StreamEnd::Gone("the stream is closed"));
+                    return ControlFlow::Break(CachingStreamEnd::Gone("the stream is closed"));
                 }
                 Ok(())
             }
@@ -171,14 +171,14 @@ impl CachingStream {
         }
     }
 
-    fn handle_frame(&mut self, frame: Option<Result<CacheUp, Status>>) -> Result<(), StreamEnd> {
+    fn handle_frame(&mut self, frame: Option<Result<CacheUp, Status>>) -> Result<(), CachingStreamEnd> {
         let CacheUp { batch_bytes, frame } = match frame {
-            None => return Err(StreamEnd::Gone("the agent ended it")),
+            None => return Err(CachingStreamEnd::Gone("the agent ended it")),
             Some(Err(status)) => return Err(end_of_failed(&status)),
             Some(Ok(frame)) => frame,
         };
         match frame {
-            Some(cache_up::Frame::Open(_)) => Err(StreamEnd::malformed("the stream is open already")),
+            Some(cache_up::Frame::Open(_)) => Err(CachingStreamEnd::malformed("the stream is open already")),
             Some(cache_up::Frame::Begin(begin)) => {
                 let lane = self.caching.next_lane();
                 let (uid, effects) = self.delivery.begin(begin, lane).map_err(|error| malformed(&error))?;
@@ -211,16 +211,16 @@ impl CachingStream {
 
     /// Handles a batch that its agent says to be of `sent_bytes` bytes. It takes and gives back as much credit as the agent
     /// counts: decoding drops the fields of a newer agent. One that says too much takes more of its own credit.
-    fn handle_batch(&mut self, batch: Batch, sent_bytes: u64) -> Result<(), StreamEnd> {
+    fn handle_batch(&mut self, batch: Batch, sent_bytes: u64) -> Result<(), CachingStreamEnd> {
         let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX).max(sent_bytes);
         let taken = self.caching.credit.lock().take(self.id, bytes, self.caching.context.moment());
-        taken.map_err(|exceeded| StreamEnd::malformed(exceeded.to_string()))?;
+        taken.map_err(|exceeded| CachingStreamEnd::malformed(exceeded.to_string()))?;
         self.count_pending(bytes, 0);
         let (uid, effects) = self.delivery.batch(batch, bytes).map_err(|error| malformed(&error))?;
         self.apply(&uid, effects)
     }
 
-    fn handle_mail(&mut self) -> Result<(), StreamEnd> {
+    fn handle_mail(&mut self) -> Result<(), CachingStreamEnd> {
         let Mail { outcomes, credit } = self.mailbox.take();
         self.send_credit(credit)?;
         for LaneOutcome { uid, lane, seq, check } in outcomes {
@@ -234,16 +234,16 @@ impl CachingStream {
         Ok(())
     }
 
-    fn handle_read(&mut self, read: Read) -> Result<(), StreamEnd> {
+    fn handle_read(&mut self, read: FinishedRead) -> Result<(), CachingStreamEnd> {
         match read {
-            Read::Progress(ProgressRead { uid, lane, added, .. }, stored) => {
+            FinishedRead::Progress(ProgressRead { uid, lane, added, .. }, stored) => {
                 let superseded = self.caching.superseded(&self.session, &uid);
                 let now_ms = Timestamp::now().as_millisecond();
                 let added = added.as_deref();
                 let effects = self.delivery.progress((&uid, lane), added, &stored, now_ms, superseded);
                 self.apply(&uid, effects)
             }
-            Read::Basis(mut basis, rows, is_last) => {
+            FinishedRead::Basis(mut basis, rows, is_last) => {
                 if self.delivery.on_lane(&basis.uid, basis.lane).is_none() {
                     return Ok(());
                 }
@@ -258,16 +258,16 @@ impl CachingStream {
         }
     }
 
-    fn tick(&mut self) -> Result<(), StreamEnd> {
+    fn tick(&mut self) -> Result<(), CachingStreamEnd> {
         if self.outgoing.waiting_since.is_some_and(|since| since.elapsed() >= FRAME_SEND_TIMEOUT) {
-            return Err(StreamEnd::closed(
+            return Err(CachingStreamEnd::closed(
                 Reason::Overloaded,
                 "the agent reads too slowly; open the stream anew",
             ));
         }
         if self.caching.credit.lock().is_overdue(self.id, self.caching.context.moment()) {
             let message = "bytes that were lent lay unused for 60 s; ask for what is sent at once";
-            return Err(StreamEnd::closed(Reason::Overloaded, message));
+            return Err(CachingStreamEnd::closed(Reason::Overloaded, message));
         }
         self.count_accounts();
         self.show_reports();
@@ -298,48 +298,48 @@ impl CachingStream {
         self.caching.sessions.publish(&self.session, event);
     }
 
-    fn check_assignments(&mut self) -> Result<(), StreamEnd> {
+    fn check_assignments(&mut self) -> Result<(), CachingStreamEnd> {
         let Self { caching, session, .. } = self;
         let checked = self.delivery.check_assignments(|uid, epoch| caching.assignment(session, uid, epoch));
         checked.into_iter().try_for_each(|(uid, effects): AccountEffects| self.apply(&uid, effects))
     }
 
     /// Carries out what was decided about an account.
-    fn apply(&mut self, uid: &Arc<str>, effects: Vec<Effect>) -> Result<(), StreamEnd> {
+    fn apply(&mut self, uid: &Arc<str>, effects: Vec<ReceiverEffect>) -> Result<(), CachingStreamEnd> {
         for effect in effects {
             match effect {
-                Effect::Send(Frame::Revoked(revoked)) => {
+                ReceiverEffect::Send(Frame::Revoked(revoked)) => {
                     self.send(Frame::Revoked(revoked.clone()))?;
                     self.note_revoked(uid, &revoked);
                 }
-                Effect::Send(frame) => self.send(frame)?,
-                Effect::ReadProgress { lane, added } => {
+                ReceiverEffect::Send(frame) => self.send(frame)?,
+                ReceiverEffect::ReadProgress { lane, added } => {
                     if let Some(account) = self.delivery.on_lane(uid, lane) {
                         let (uid, epoch) = (Arc::clone(uid), account.epoch());
                         self.reads.read_progress(ProgressRead { uid, epoch, lane, added });
                     }
                 }
-                Effect::OpenLane(lane) => {
+                ReceiverEffect::OpenLane(lane) => {
                     self.lanes.insert(lane, Arc::clone(uid));
                     self.caching.shard(uid).open_lane(lane);
                 }
-                Effect::CloseLane(lane) => {
+                ReceiverEffect::CloseLane(lane) => {
                     self.lanes.remove(&lane);
                     self.forget_report(uid);
                     self.caching.shard(uid).close_lane(lane);
                     self.reads.drop_lane(lane);
                 }
-                Effect::Queue(batch) => {
+                ReceiverEffect::Queue(batch) => {
                     self.caching.shard(uid).push(*batch, &self.session.agent.id, &self.mailbox);
                 }
-                Effect::Release(bytes) => {
+                ReceiverEffect::Release(bytes) => {
                     self.count_pending(0, bytes);
                     let credit =
                         self.caching.credit.lock().give_back(self.id, bytes, self.caching.context.moment());
                     self.send_credit(credit)?;
                     self.caching.lend();
                 }
-                Effect::SendBasis { lane, scope, sync_key } => {
+                ReceiverEffect::SendBasis { lane, scope, sync_key } => {
                     if let Some(account) = self.delivery.on_lane(uid, lane) {
                         let of = (account.fence(), sync_key);
                         let name = Arc::clone(account.account());
@@ -348,14 +348,14 @@ impl CachingStream {
                         self.reads.read_basis(basis);
                     }
                 }
-                Effect::Report(report) => {
+                ReceiverEffect::Report(report) => {
                     let is_same = self.reports.get(uid).is_some_and(|(waiting, _)| *waiting == report);
                     if !is_same {
                         self.reports.insert(Arc::clone(uid), (report, Instant::now()));
                     }
                 }
-                Effect::NamespacesWritten => self.publish(SessionEvent::NamespacesWritten(uid)),
-                Effect::CountRewind => {
+                ReceiverEffect::NamespacesWritten => self.publish(SessionEvent::NamespacesWritten(uid)),
+                ReceiverEffect::CountRewind => {
                     self.caching.metrics.rewinds.inc();
                 }
             }
@@ -380,12 +380,12 @@ impl CachingStream {
         self.change_shown_reports(|shown| shown.remove(uid));
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), StreamEnd> {
-        let too_slow = |full: OutboxFull| StreamEnd::closed(Reason::Overloaded, full.to_string());
+    fn send(&mut self, frame: Frame) -> Result<(), CachingStreamEnd> {
+        let too_slow = |full: OutboxFull| CachingStreamEnd::closed(Reason::Overloaded, full.to_string());
         self.outgoing.outbox.push(frame).map_err(too_slow)
     }
 
-    fn send_credit(&mut self, bytes: u64) -> Result<(), StreamEnd> {
+    fn send_credit(&mut self, bytes: u64) -> Result<(), CachingStreamEnd> {
         match u32::try_from(bytes).unwrap_or(u32::MAX) {
             0 => Ok(()),
             bytes => self.send(Frame::Credit(Credit { bytes })),
@@ -407,7 +407,7 @@ impl CachingStream {
     }
 }
 
-impl Drop for CachingStream {
+impl Drop for CachingReceiver {
     fn drop(&mut self) {
         for (lane, uid) in &self.lanes {
             self.caching.shard(uid).close_lane(*lane);
@@ -431,14 +431,14 @@ impl Drop for CachingStream {
 }
 
 /// Frames on their way to the agent.
-struct Outgoing {
-    sink: Sink,
+struct OutgoingFrames {
+    sink: CacheDownSender,
     outbox: Outbox,
     /// Time since which a frame waits and none could be sent.
     waiting_since: Option<Instant>,
 }
 
-impl Outgoing {
+impl OutgoingFrames {
     /// Sends the oldest frame. Returns whether the agent still takes any.
     fn send(&mut self, permit: Result<Permit<'_, Result<CacheDown, Status>>, SendError<()>>) -> bool {
         let Ok(permit) = permit else { return false };
@@ -459,16 +459,16 @@ impl Outgoing {
     }
 }
 
-fn malformed(error: &DeliveryError) -> StreamEnd {
-    StreamEnd::malformed(chain(error))
+fn malformed(error: &ReceiverError) -> CachingStreamEnd {
+    CachingStreamEnd::malformed(chain(error))
 }
 
 /// The end of a stream whose next frame cannot be read.
-fn end_of_failed(status: &Status) -> StreamEnd {
+fn end_of_failed(status: &Status) -> CachingStreamEnd {
     match status.code() {
         tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
-            StreamEnd::Gone("the connection broke")
+            CachingStreamEnd::Gone("the connection broke")
         }
-        _ => StreamEnd::malformed(format!("a frame cannot be read: {}", status.message())),
+        _ => CachingStreamEnd::malformed(format!("a frame cannot be read: {}", status.message())),
     }
 }

@@ -11,7 +11,9 @@ use kubesvc_core::wire::events::revoked::Reason;
 use kubesvc_core::wire::events::{Batch, Begin, End, Revoked, Unread};
 use kubesvc_store::{FenceCheck, StoredProgress};
 
-use super::account_delivery::{AccountDelivery, Assignment, DeliveryError, DeliveryState, Effect};
+use super::account_receiver::{
+    AccountReceiver, AssignmentState, DeliveryState, ReceiverEffect, ReceiverError,
+};
 use super::transaction_batching::LaneId;
 
 /// Maximum number of accounts on one stream.
@@ -22,12 +24,12 @@ const MAX_SCOPES: usize = 200_000;
 const MAX_UID_BYTES: usize = 64;
 
 /// Effects that concern one account.
-pub(crate) type AccountEffects = (Arc<str>, Vec<Effect>);
+pub(crate) type AccountEffects = (Arc<str>, Vec<ReceiverEffect>);
 
 /// The accounts of one stream, by uid.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamDelivery {
-    accounts: HashMap<Arc<str>, AccountDelivery>,
+    accounts: HashMap<Arc<str>, AccountReceiver>,
     /// Upper bound on the number of declared scopes, corrected when it reaches the maximum.
     scopes: usize,
     /// Events of all accounts that are not committed yet.
@@ -36,7 +38,7 @@ pub(crate) struct StreamDelivery {
 
 impl StreamDelivery {
     /// Handles Begin. `lane` is the account's lane from now on, if the frame is the first one.
-    pub(crate) fn begin(&mut self, mut begin: Begin, lane: LaneId) -> Result<AccountEffects, DeliveryError> {
+    pub(crate) fn begin(&mut self, mut begin: Begin, lane: LaneId) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(begin.fence.take(), "Begin")?;
         let mut effects = Vec::new();
         let is_new = match self.accounts.get_mut(&uid) {
@@ -45,7 +47,7 @@ impl StreamDelivery {
                 let fence = Fence { account_uid: uid.to_string(), caching_epoch: epoch.to_wire() };
                 let revoked = Revoked { fence: Some(fence), reason: Reason::Reelected.into() };
                 let effects =
-                    if begin.last { vec![Effect::Send(Frame::Revoked(revoked))] } else { Vec::new() };
+                    if begin.last { vec![ReceiverEffect::Send(Frame::Revoked(revoked))] } else { Vec::new() };
                 return Ok((uid, effects));
             }
             Some(known) if known.epoch() < epoch => {
@@ -60,7 +62,7 @@ impl StreamDelivery {
             }
         };
         if is_new {
-            self.accounts.insert(Arc::clone(&uid), AccountDelivery::new(Arc::clone(&uid), epoch, lane));
+            self.accounts.insert(Arc::clone(&uid), AccountReceiver::new(Arc::clone(&uid), epoch, lane));
         }
         let declared = begin.scopes.len();
         let account = self.accounts.get_mut(&uid).expect("it was just found or added");
@@ -72,7 +74,7 @@ impl StreamDelivery {
 
     /// Handles Unread. `lane` is the account's lane from now on, if nothing was said of it before. The reason waits for
     /// the account's assignment, as Begin does: after a reconnect, the agent is faster than the fence.
-    pub(crate) fn unread(&mut self, unread: Unread, lane: LaneId) -> Result<AccountEffects, DeliveryError> {
+    pub(crate) fn unread(&mut self, unread: Unread, lane: LaneId) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(unread.fence, "Unread")?;
         let mut effects = Vec::new();
         let is_new = match self.accounts.get_mut(&uid) {
@@ -89,7 +91,7 @@ impl StreamDelivery {
             }
         };
         if is_new {
-            self.accounts.insert(Arc::clone(&uid), AccountDelivery::new(Arc::clone(&uid), epoch, lane));
+            self.accounts.insert(Arc::clone(&uid), AccountReceiver::new(Arc::clone(&uid), epoch, lane));
         }
         let account = self.accounts.get_mut(&uid).expect("it was just found or added");
         account.unread(unread.failure.unwrap_or_default());
@@ -97,7 +99,7 @@ impl StreamDelivery {
     }
 
     /// Handles a batch of `bytes` bytes.
-    pub(crate) fn batch(&mut self, mut batch: Batch, bytes: u64) -> Result<AccountEffects, DeliveryError> {
+    pub(crate) fn batch(&mut self, mut batch: Batch, bytes: u64) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(batch.fence.take(), "Batch")?;
         let (declared, events) = (batch.added.len(), batch.events.len());
         let effects = match self.accounts.get_mut(&uid) {
@@ -113,7 +115,7 @@ impl StreamDelivery {
                 effects
             }
             // The agent has begun under a later epoch since.
-            Some(account) if account.epoch() > epoch => vec![Effect::Release(bytes)],
+            Some(account) if account.epoch() > epoch => vec![ReceiverEffect::Release(bytes)],
             _ => return Err(not_begun("Batch", &uid, epoch)),
         };
         self.bound_scopes(declared)?;
@@ -121,10 +123,10 @@ impl StreamDelivery {
     }
 
     /// Handles End.
-    pub(crate) fn end(&mut self, end: End) -> Result<AccountEffects, DeliveryError> {
+    pub(crate) fn end(&mut self, end: End) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(end.fence, "End")?;
         let account = self.accounts.get_mut(&uid).filter(|account| account.epoch() == epoch);
-        let effects = account.map(AccountDelivery::end).unwrap_or_default();
+        let effects = account.map(AccountReceiver::end).unwrap_or_default();
         self.forget_finished(&uid);
         Ok((uid, effects))
     }
@@ -137,7 +139,7 @@ impl StreamDelivery {
         seq: i64,
         check: FenceCheck,
         superseded: Reason,
-    ) -> Vec<Effect> {
+    ) -> Vec<ReceiverEffect> {
         let Some(account) = self.on_lane(uid, lane) else { return Vec::new() };
         let before = account.uncommitted_events();
         let effects = account.outcome(seq, check, superseded);
@@ -155,7 +157,7 @@ impl StreamDelivery {
         stored: &StoredProgress,
         now_ms: i64,
         superseded: Reason,
-    ) -> Vec<Effect> {
+    ) -> Vec<ReceiverEffect> {
         let account = self.on_lane(uid, lane);
         account.map(|account| account.progress(added, stored, now_ms, superseded)).unwrap_or_default()
     }
@@ -163,7 +165,7 @@ impl StreamDelivery {
     /// Asks again for the assignment of each account that waits for it.
     pub(crate) fn check_assignments(
         &mut self,
-        mut assignment: impl FnMut(&str, CachingEpoch) -> Assignment,
+        mut assignment: impl FnMut(&str, CachingEpoch) -> AssignmentState,
     ) -> Vec<AccountEffects> {
         let waiting = self.accounts.iter_mut().filter(|(_, account)| account.awaits_fence());
         let checked = waiting.map(|(uid, account)| {
@@ -174,13 +176,13 @@ impl StreamDelivery {
     }
 
     /// Returns an account, if this is its current lane.
-    pub(crate) fn on_lane(&mut self, uid: &str, lane: LaneId) -> Option<&mut AccountDelivery> {
+    pub(crate) fn on_lane(&mut self, uid: &str, lane: LaneId) -> Option<&mut AccountReceiver> {
         self.accounts.get_mut(uid).filter(|account| account.lane() == lane)
     }
 
     /// Whether an account waits for its fence.
     pub(crate) fn awaits_fence(&self, uid: &str) -> bool {
-        self.accounts.get(uid).is_some_and(AccountDelivery::awaits_fence)
+        self.accounts.get(uid).is_some_and(AccountReceiver::awaits_fence)
     }
 
     /// Number of accounts in a state.
@@ -189,42 +191,42 @@ impl StreamDelivery {
     }
 
     fn forget_finished(&mut self, uid: &str) {
-        if self.accounts.get(uid).is_some_and(AccountDelivery::is_finished) {
+        if self.accounts.get(uid).is_some_and(AccountReceiver::is_finished) {
             self.accounts.remove(uid);
         }
     }
 
-    fn bound_scopes(&mut self, declared: usize) -> Result<(), DeliveryError> {
+    fn bound_scopes(&mut self, declared: usize) -> Result<(), ReceiverError> {
         self.scopes += declared;
         if self.scopes > MAX_SCOPES {
-            self.scopes = self.accounts.values().map(AccountDelivery::scope_count).sum();
+            self.scopes = self.accounts.values().map(AccountReceiver::scope_count).sum();
         }
-        if self.scopes <= MAX_SCOPES { Ok(()) } else { Err(DeliveryError::TooManyScopes(MAX_SCOPES)) }
+        if self.scopes <= MAX_SCOPES { Ok(()) } else { Err(ReceiverError::TooManyScopes(MAX_SCOPES)) }
     }
 
-    fn make_room(&mut self) -> Result<(), DeliveryError> {
+    fn make_room(&mut self) -> Result<(), ReceiverError> {
         if self.accounts.len() >= MAX_ACCOUNTS {
             self.accounts.retain(|_, account| !account.is_revoked());
         }
         if self.accounts.len() < MAX_ACCOUNTS {
             Ok(())
         } else {
-            Err(DeliveryError::TooManyAccounts(MAX_ACCOUNTS))
+            Err(ReceiverError::TooManyAccounts(MAX_ACCOUNTS))
         }
     }
 }
 
-fn account_of(fence: Option<Fence>, what: &'static str) -> Result<(Arc<str>, CachingEpoch), DeliveryError> {
+fn account_of(fence: Option<Fence>, what: &'static str) -> Result<(Arc<str>, CachingEpoch), ReceiverError> {
     let fence =
         fence.filter(|fence| !fence.account_uid.is_empty() && fence.account_uid.len() <= MAX_UID_BYTES);
-    let fence = fence.ok_or(DeliveryError::NoFence(what))?;
+    let fence = fence.ok_or(ReceiverError::NoFence(what))?;
     let epoch = CachingEpoch::from_wire(fence.caching_epoch).filter(|epoch| !epoch.is_none());
-    let epoch = epoch.ok_or(DeliveryError::NoFence(what))?;
+    let epoch = epoch.ok_or(ReceiverError::NoFence(what))?;
     Ok((fence.account_uid.into(), epoch))
 }
 
-fn not_begun(what: &'static str, uid: &str, epoch: CachingEpoch) -> DeliveryError {
-    DeliveryError::NotBegun { what, uid: uid.to_owned(), epoch: epoch.to_wire() }
+fn not_begun(what: &'static str, uid: &str, epoch: CachingEpoch) -> ReceiverError {
+    ReceiverError::NotBegun { what, uid: uid.to_owned(), epoch: epoch.to_wire() }
 }
 
 #[cfg(test)]
@@ -248,8 +250,8 @@ mod tests {
     fn flowing(uid: &str, epoch: u64) -> StreamDelivery {
         let mut stream = StreamDelivery::default();
         stream.begin(begin(uid, epoch), 1).expect("it is well-formed");
-        let asked = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
-        assert_eq!(asked[0].1, [Effect::ReadProgress { lane: 1, added: None }]);
+        let asked = stream.check_assignments(|_, _| AssignmentState::Stands("one".into()));
+        assert_eq!(asked[0].1, [ReceiverEffect::ReadProgress { lane: 1, added: None }]);
         let stored = StoredProgress::Stands { committed: 0, scopes: Vec::new() };
         assert!(!stream.progress((uid, 1), None, &stored, 0, Reason::Superseded).is_empty());
         stream
@@ -264,12 +266,12 @@ mod tests {
         let mut stream = StreamDelivery::default();
         for fence in [None, fence("", 1), fence("u", 0), fence("u", u64::MAX), fence(&"u".repeat(65), 1)] {
             let error = stream.begin(Begin { fence: fence.clone(), ..begin("u", 1) }, 1);
-            assert_eq!(error, Err(DeliveryError::NoFence("Begin")));
+            assert_eq!(error, Err(ReceiverError::NoFence("Begin")));
             assert_eq!(
                 stream.batch(Batch { fence: fence.clone(), ..batch("u", 1) }, 1),
-                Err(DeliveryError::NoFence("Batch"))
+                Err(ReceiverError::NoFence("Batch"))
             );
-            assert_eq!(stream.end(End { fence }), Err(DeliveryError::NoFence("End")));
+            assert_eq!(stream.end(End { fence }), Err(ReceiverError::NoFence("End")));
         }
     }
 
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn a_batch_of_an_earlier_epoch_is_ignored_and_its_credit_returned() {
         let mut stream = flowing("u", 2);
-        assert_eq!(stream.batch(batch("u", 1), 7), Ok(("u".into(), vec![Effect::Release(7)])));
+        assert_eq!(stream.batch(batch("u", 1), 7), Ok(("u".into(), vec![ReceiverEffect::Release(7)])));
     }
 
     #[test]
@@ -308,14 +310,14 @@ mod tests {
         let batches = u64::try_from(MAX_UNCOMMITTED_EVENTS / 256).expect("a small number");
         for number in 1..=batches {
             let (_, effects) = stream.batch(full(number), 100).expect("it is well-formed");
-            assert!(matches!(effects[..], [Effect::Queue(_)]), "{number}");
+            assert!(matches!(effects[..], [ReceiverEffect::Queue(_)]), "{number}");
         }
         let (_, effects) = stream.batch(full(batches + 1), 100).expect("it is well-formed");
-        assert_eq!(effects[..2], [Effect::Release(100), Effect::Release(100 * batches)]);
+        assert_eq!(effects[..2], [ReceiverEffect::Release(100), ReceiverEffect::Release(100 * batches)]);
         let rewind = Rewind { fence: fence("u", 2), committed_seq: 0 };
-        assert_eq!(effects.last(), Some(&Effect::Send(Frame::Rewind(rewind))));
+        assert_eq!(effects.last(), Some(&ReceiverEffect::Send(Frame::Rewind(rewind))));
         assert_eq!(stream.uncommitted_events, 0);
-        assert_eq!(stream.batch(full(batches + 2), 7), Ok(("u".into(), vec![Effect::Release(7)])));
+        assert_eq!(stream.batch(full(batches + 2), 7), Ok(("u".into(), vec![ReceiverEffect::Release(7)])));
 
         let mut stream = flowing("u", 2);
         for number in 1..=3 {
@@ -332,13 +334,13 @@ mod tests {
         let mut stream = flowing("u", 2);
         stream.batch(batch("u", 2), 100).expect("it is taken");
         let (_, effects) = stream.begin(begin("u", 3), 9).expect("it is well-formed");
-        assert_eq!(effects, [Effect::Release(100), Effect::CloseLane(1)]);
+        assert_eq!(effects, [ReceiverEffect::Release(100), ReceiverEffect::CloseLane(1)]);
         let late = stream.outcome("u", 1, 1, FenceCheck::Passed, Reason::Superseded);
         assert_eq!(late, [], "it is not of this lane");
         assert!(stream.on_lane("u", 9).is_some() && stream.awaits_fence("u"));
         let (_, effects) = stream.begin(begin("u", 2), 10).expect("it is well-formed");
         let revoked = Revoked { fence: fence("u", 2), reason: Reason::Reelected.into() };
-        assert_eq!(effects, [Effect::Send(Frame::Revoked(revoked))]);
+        assert_eq!(effects, [ReceiverEffect::Send(Frame::Revoked(revoked))]);
     }
 
     fn unread(epoch: u64, message: &str) -> Unread {
@@ -351,52 +353,61 @@ mod tests {
     fn agent_that_never_reached_the_cluster_reads_nothing_until_it_begins() {
         let mut stream = StreamDelivery::default();
         assert_eq!(stream.unread(unread(2, ""), 2), Ok(("u".into(), Vec::new())));
-        let told = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
-        let [Effect::Report(report)] = &told[0].1[..] else { unreachable!("{told:?}") };
+        let told = stream.check_assignments(|_, _| AssignmentState::Stands("one".into()));
+        let [ReceiverEffect::Report(report)] = &told[0].1[..] else { unreachable!("{told:?}") };
         assert!(report.is_unreadable && report.epoch == CachingEpoch(2));
         assert_eq!(report.left_out.as_deref(), Some("all kinds: the cluster cannot be reached"));
-        assert_eq!(stream.end(End { fence: fence("u", 2) }), Ok(("u".into(), vec![Effect::CloseLane(2)])));
+        assert_eq!(
+            stream.end(End { fence: fence("u", 2) }),
+            Ok(("u".into(), vec![ReceiverEffect::CloseLane(2)]))
+        );
         assert!(stream.accounts.is_empty());
 
         let mut stream = flowing("u", 2);
         assert_eq!(stream.unread(unread(2, ""), 3), Ok(("u".into(), Vec::new())));
         assert!(!stream.awaits_fence("u"), "batches say more");
-        assert_eq!(stream.unread(unread(3, ""), 4), Ok(("u".into(), vec![Effect::CloseLane(1)])));
+        assert_eq!(stream.unread(unread(3, ""), 4), Ok(("u".into(), vec![ReceiverEffect::CloseLane(1)])));
         stream.begin(begin("u", 3), 5).expect("it is well-formed");
-        let begun = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
-        assert_eq!(begun[0].1, [Effect::ReadProgress { lane: 4, added: None }], "Begin says more");
+        let begun = stream.check_assignments(|_, _| AssignmentState::Stands("one".into()));
+        assert_eq!(begun[0].1, [ReceiverEffect::ReadProgress { lane: 4, added: None }], "Begin says more");
         let error = stream.unread(Unread { fence: None, ..unread(3, "") }, 6);
-        assert_eq!(error, Err(DeliveryError::NoFence("Unread")));
+        assert_eq!(error, Err(ReceiverError::NoFence("Unread")));
     }
 
     #[test]
     fn unread_waits_for_the_assignment_and_the_last_reason_is_told_once() {
         let mut stream = StreamDelivery::default();
         stream.unread(unread(2, "first"), 1).expect("it is well-formed");
-        assert_eq!(stream.check_assignments(|_, _| Assignment::Pending), []);
+        assert_eq!(stream.check_assignments(|_, _| AssignmentState::Pending), []);
         let denied = Failure { class: Class::Forbidden.into(), ..Failure::default() };
         let last = Unread { failure: Some(denied), ..unread(2, "") };
         stream.unread(last, 2).expect("it is well-formed");
-        let told = stream.check_assignments(|_, _| Assignment::Stands("one".into()));
+        let told = stream.check_assignments(|_, _| AssignmentState::Stands("one".into()));
         let [(_, effects)] = &told[..] else { unreachable!("{told:?}") };
-        assert!(matches!(&effects[..], [Effect::Report(report)] if !report.is_unreadable), "{effects:?}");
-        assert_eq!(stream.check_assignments(|_, _| Assignment::Stands("one".into())), []);
+        assert!(
+            matches!(&effects[..], [ReceiverEffect::Report(report)] if !report.is_unreadable),
+            "{effects:?}"
+        );
+        assert_eq!(stream.check_assignments(|_, _| AssignmentState::Stands("one".into())), []);
     }
 
     #[test]
     fn unread_of_an_account_that_is_not_assigned_is_revoked_and_ends_with_the_account() {
         let mut stream = StreamDelivery::default();
         stream.unread(unread(2, ""), 1).expect("it is well-formed");
-        let effects = stream.check_assignments(|_, _| Assignment::Revoked(Reason::Superseded));
+        let effects = stream.check_assignments(|_, _| AssignmentState::Revoked(Reason::Superseded));
         let revoked = Revoked { fence: fence("u", 2), reason: Reason::Superseded.into() };
-        assert_eq!(effects[0].1, [Effect::CloseLane(1), Effect::Send(Frame::Revoked(revoked))]);
+        assert_eq!(
+            effects[0].1,
+            [ReceiverEffect::CloseLane(1), ReceiverEffect::Send(Frame::Revoked(revoked))]
+        );
         stream.unread(unread(2, ""), 2).expect("it is well-formed");
         assert!(!stream.awaits_fence("u"), "it is revoked");
 
         let mut stream = StreamDelivery::default();
         stream.unread(unread(2, ""), 1).expect("it is well-formed");
         stream.end(End { fence: fence("u", 2) }).expect("it is well-formed");
-        assert_eq!(stream.check_assignments(|_, _| Assignment::Stands("one".into())), []);
+        assert_eq!(stream.check_assignments(|_, _| AssignmentState::Stands("one".into())), []);
     }
 
     #[test]
@@ -404,7 +415,7 @@ mod tests {
         let mut stream = flowing("u", 2);
         stream.batch(batch("u", 2), 1).expect("it is taken");
         assert!(!stream.outcome("u", 1, 1, FenceCheck::Gone, Reason::Superseded).is_empty());
-        assert_eq!(stream.batch(batch("u", 2), 5), Ok(("u".into(), vec![Effect::Release(5)])));
+        assert_eq!(stream.batch(batch("u", 2), 5), Ok(("u".into(), vec![ReceiverEffect::Release(5)])));
         assert_eq!(stream.count(DeliveryState::Listing), 0);
     }
 
@@ -416,7 +427,7 @@ mod tests {
         assert_eq!(stream.end(End { fence: fence("u", 2) }), Ok(("u".into(), Vec::new())));
         assert!(stream.on_lane("u", 1).is_some(), "a batch is not committed yet");
         let effects = stream.outcome("u", 1, 1, FenceCheck::Passed, Reason::Superseded);
-        assert_eq!(effects.last(), Some(&Effect::CloseLane(1)));
+        assert_eq!(effects.last(), Some(&ReceiverEffect::CloseLane(1)));
         assert!(stream.on_lane("u", 1).is_none());
         assert_eq!(stream.end(End { fence: fence("u", 2) }), Ok(("u".into(), Vec::new())), "it is no more");
     }
@@ -428,10 +439,10 @@ mod tests {
             stream.begin(begin(&uid.to_string(), 1), 1).expect("there is room");
         }
         let error = stream.begin(begin("more", 1), 1);
-        assert_eq!(error, Err(DeliveryError::TooManyAccounts(MAX_ACCOUNTS)));
+        assert_eq!(error, Err(ReceiverError::TooManyAccounts(MAX_ACCOUNTS)));
         let revoked = stream.check_assignments(|uid, _| match uid {
-            "7" => Assignment::Revoked(Reason::AccountGone),
-            _ => Assignment::Pending,
+            "7" => AssignmentState::Revoked(Reason::AccountGone),
+            _ => AssignmentState::Pending,
         });
         assert_eq!(revoked.len(), 1);
         assert!(stream.begin(begin("more", 1), 1).is_ok());

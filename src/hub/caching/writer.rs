@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use super::account_delivery::AcceptedBatch;
+use super::account_receiver::AcceptedBatch;
 use super::row_mapping::decode;
 use super::transaction_batching::{
     AccountPart, LaneId, MAX_ROWS, PartReceipts, QueuedBatch, ShardQueue, TransactionDraft,

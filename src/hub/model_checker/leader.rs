@@ -8,10 +8,13 @@ use crate::hub::model_checker::world::{
 };
 use kubesvc_core::lifecycle::{
     Action, AgentProcess, AgentReport, CredentialFact, Fact, LifecyclePolicy, Observation, Offer, Presence,
-    RowFact, SessionFact, StatusWrite, decide,
+    RowFact, SessionFact, StatusWrite, Tick, decide,
 };
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
+
+/// Ticks after which an agent with an outstanding answer counts as silent.
+const OPERATION_WAIT: Tick = 30;
 
 /// Assumptions of the leader about time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,7 +151,19 @@ impl ModelWorld {
 
     /// Its ticks do not advance, so no agent is away for the cleanup time.
     fn policy(&self) -> LifecyclePolicy {
-        LifecyclePolicy { account_cleanup: 2 * NOW, ..LifecyclePolicy::default() }
+        LifecyclePolicy {
+            max_retries: 3,
+            retry_first: 5,
+            retry_multiplier: 2.0,
+            retry_max: 300,
+            orphan_grace: 30,
+            operation_wait: OPERATION_WAIT,
+            account_cleanup: 2 * NOW,
+            clean_unused_accounts: false,
+            offers: true,
+            agent_wins: false,
+            installation: None,
+        }
     }
 
     /// The sessions as the leader sees them: its own directly, others through their objects in its watch.
@@ -187,7 +202,7 @@ impl ModelWorld {
         let entry = session.ledger.entry(self.uid_on_the_wire(account.uid()));
         let epoch = account.status_or_default().epoch;
         let owes = entry.and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
-        let silent = if mood == Mood::Silent { LifecyclePolicy::default().operation_wait } else { 0 };
+        let silent = if mood == Mood::Silent { OPERATION_WAIT } else { 0 };
         SessionFact {
             report: entry.and_then(|entry| entry.report.clone()),
             silent_for: owes.then_some(silent),

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::{Registration, status};
 use crate::hub::sessions::duties::{Duty, SessionView, duty};
-use crate::hub::sessions::ledger::{HeldClaim, Ledger, Moment};
+use crate::hub::sessions::ledger::{HeldClaim, HubUptime, Ledger};
 use crate::hub::sessions::wire_conversion;
 use kubesvc_agent::account_table::Effect;
 use kubesvc_agent::activation::ActivatedAccount;
@@ -28,9 +28,9 @@ use kubesvc_core::wire::ops::{AccountSpec, ClusterIdentity, HeldAccount};
 use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus, ZoneId};
 
 /// Time at which frames are received.
-const RECEIVED: Moment = Duration::from_secs(3600);
+const RECEIVED: HubUptime = Duration::from_secs(3600);
 /// Time at which sessions check their accounts: every retry delay has passed by then.
-const READ: Moment = Duration::from_secs(7200);
+const READ: HubUptime = Duration::from_secs(7200);
 
 impl ModelWorld {
     /// Name of an account on the wire.

@@ -183,10 +183,10 @@ pub(super) async fn head(exchange: &Exchange<HubEnd>) -> Result<Head, AttemptFai
 }
 
 /// A whole answer, or its head alone.
-pub(super) type Read = Result<(Head, Result<Bytes, MissingBody>), Head>;
+pub(super) type ReadAnswer = Result<(Head, Result<Bytes, MissingBody>), Head>;
 
 /// Reads the answer of a write to its end.
-pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<Read, AttemptFailure> {
+pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<ReadAnswer, AttemptFailure> {
     let mut body = BytesMut::new();
     loop {
         match exchange.event().await {

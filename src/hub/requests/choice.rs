@@ -24,7 +24,7 @@ pub(super) struct UsableAccount {
 
 /// An agent of this replica that says something of the account.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate<'s> {
+pub(super) struct AgentCandidate<'s> {
     pub(super) agent_id: &'s AgentId,
     pub(super) zone: &'s ZoneId,
     /// Whether it is approved, and neither superseded nor sent away.
@@ -79,13 +79,13 @@ pub(super) fn takes_requests(account: &KubesvcAccount) -> Result<UsableAccount, 
 
 impl UsableAccount {
     /// Whether an agent may be asked, apart from whether it takes requests.
-    pub(super) fn may_ask(&self, candidate: &Candidate<'_>) -> bool {
+    pub(super) fn may_ask(&self, candidate: &AgentCandidate<'_>) -> bool {
         !candidate.is_draining && !candidate.is_unconfirmed && self.is_held_by(candidate)
     }
 
     /// Whether an agent has the account as the grant says. Once an agent has reached the cluster with the definition of
     /// the grant, that one alone is used: it may allow less than an earlier one.
-    pub(super) fn is_held_by(&self, candidate: &Candidate<'_>) -> bool {
+    pub(super) fn is_held_by(&self, candidate: &AgentCandidate<'_>) -> bool {
         let Some(HeldAtAgent { epoch, cluster_uid, is_claim }) = candidate.held else { return false };
         let is_bound = match &self.cluster_uid {
             Some(bound) => bound == cluster_uid,
@@ -98,7 +98,7 @@ impl UsableAccount {
     }
 
     /// Order in which agents are asked, the least first.
-    pub(super) fn rank(&self, candidate: &Candidate<'_>) -> (usize, bool) {
+    pub(super) fn rank(&self, candidate: &AgentCandidate<'_>) -> (usize, bool) {
         let is_caching = self.caching_agent.as_ref() == Some(candidate.agent_id);
         (candidate.running.unwrap_or(usize::MAX), is_caching)
     }
@@ -135,7 +135,7 @@ mod tests {
     fn only_an_agent_of_the_zone_that_reached_the_bound_cluster_is_asked() {
         let id = AgentId::from("one");
         let ask = |account: &UsableAccount, zone: &ZoneId, is_in_force, held: &HeldAtAgent| {
-            let candidate = Candidate {
+            let candidate = AgentCandidate {
                 agent_id: &id,
                 zone,
                 is_in_force,
@@ -144,8 +144,8 @@ mod tests {
                 is_unconfirmed: false,
                 running: Some(0),
             };
-            let draining = Candidate { is_draining: true, ..candidate.clone() };
-            let unconfirmed = Candidate { is_unconfirmed: true, ..candidate.clone() };
+            let draining = AgentCandidate { is_draining: true, ..candidate.clone() };
+            let unconfirmed = AgentCandidate { is_unconfirmed: true, ..candidate.clone() };
             for not_yet in [draining, unconfirmed] {
                 assert!(!account.may_ask(&not_yet));
                 assert_eq!(account.is_held_by(&not_yet), account.may_ask(&candidate));
@@ -221,7 +221,7 @@ mod tests {
         let account = account();
         let rank = |agent: &str, running| {
             let agent_id = AgentId::from(agent);
-            account.rank(&Candidate {
+            account.rank(&AgentCandidate {
                 agent_id: &agent_id,
                 zone: &"z".into(),
                 is_in_force: true,

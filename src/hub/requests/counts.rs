@@ -24,13 +24,13 @@ const MAX_BODIES_BYTES: usize = 256 * 1024 * 1024;
 /// What runs.
 #[derive(Debug, Default)]
 pub(super) struct RequestCounts {
-    counted: Mutex<Counted>,
+    counted: Mutex<RequestTotals>,
     /// The number of all.
     pub(super) running: Gauge,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct RequestTotals {
     /// By uid, and by the number that its entry was given.
     accounts: HashMap<String, AccountCount>,
     entries: u64,

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, BodyReading, head, response, whole};
-use super::choice::{self, Candidate, UsableAccount};
+use super::choice::{self, AgentCandidate, UsableAccount};
 use super::counts::RequestCounts;
 use super::outcome::{self, AttemptFailure, NextStep};
 use super::{AgentStream, Requests};
@@ -116,7 +116,7 @@ fn owes_an_answer(session: &Session, account: &UsableAccount) -> bool {
 }
 
 /// A request with what every Open of it has.
-struct CheckedRequest<'r> {
+struct OpenTemplate<'r> {
     request: &'r PreparedRequest,
     headers: Vec<Header>,
     repetition: Repetition,
@@ -144,7 +144,7 @@ impl Requests {
         let counted = self.counts.add((uid, &account.zone), is_long, request.body.len());
         let counted = counted.map_err(given_up)?;
         let repetition = request.repetition();
-        let checked = CheckedRequest { request, headers, repetition, taken: counted.taken.clone() };
+        let checked = OpenTemplate { request, headers, repetition, taken: counted.taken.clone() };
         let mut tried = asked.to_vec();
         let answered = self.ask_agents(&account, &checked, &mut tried).await;
         let of_here = tried.split_off(asked.len());
@@ -171,7 +171,7 @@ impl Requests {
     async fn ask_agents(
         &self,
         account: &UsableAccount,
-        request: &CheckedRequest<'_>,
+        request: &OpenTemplate<'_>,
         asked: &mut Vec<AgentId>,
     ) -> Result<(Arc<AgentStream>, Answer), (RequestError, AfterFailure)> {
         let mut last_error = None;
@@ -237,7 +237,7 @@ impl Requests {
             let is_free = !asked.contains(&session.agent.id) && self.stream_of(session).is_some();
             is_free
                 && self.with_candidate(session, account, None, |candidate| {
-                    let confirmed = Candidate { is_unconfirmed: false, ..candidate.clone() };
+                    let confirmed = AgentCandidate { is_unconfirmed: false, ..candidate.clone() };
                     candidate.is_unconfirmed && account.may_ask(&confirmed)
                 })
         });
@@ -267,7 +267,7 @@ impl Requests {
         session: &Session,
         account: &UsableAccount,
         running: Option<usize>,
-        read: impl FnOnce(&Candidate<'_>) -> T,
+        read: impl FnOnce(&AgentCandidate<'_>) -> T,
     ) -> T {
         let ledger = session.ledger.lock();
         let entry = ledger.entry(&account.uid);
@@ -276,7 +276,7 @@ impl Requests {
             && held.is_some_and(|held| held.is_claim)
             && !entry.is_some_and(|entry| entry.confirmed)
             && !session.connected_before(account.version);
-        read(&Candidate {
+        read(&AgentCandidate {
             agent_id: &session.agent.id,
             zone: &session.agent.zone,
             is_in_force: session.is_approved()
@@ -338,7 +338,7 @@ impl Requests {
         &self,
         stream: &Arc<AgentStream>,
         account: &UsableAccount,
-        request: &CheckedRequest<'_>,
+        request: &OpenTemplate<'_>,
     ) -> Result<Answer, AttemptFailure> {
         // A replica that stops keeps the stream until its writes are answered.
         let _write = (request.repetition == Repetition::Recalled).then(|| stream.session.write_began());
@@ -374,7 +374,7 @@ impl Requests {
     }
 }
 
-impl CheckedRequest<'_> {
+impl OpenTemplate<'_> {
     /// Waits until the request is cut because its account is taken from the zone. A write is awaited for a while.
     async fn cut(&self) {
         self.taken.cancelled().await;

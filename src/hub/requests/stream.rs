@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::Streaming;
 use tracing::{debug, info};
 
-use super::{AgentStream, Requests, Sink};
+use super::{AgentStream, RequestDownSender, Requests};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::AgentId;
 use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable};
@@ -48,7 +48,7 @@ const FORGET_DELAY: Duration = Duration::from_millis(500);
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a stream from its first frame to its end.
-pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestUp>, sink: Sink) {
+pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestUp>, sink: RequestDownSender) {
     let (session, apply) = match requests.begin(&mut inbound).await {
         Ok(Some(begun)) => begun,
         Ok(None) => return,
@@ -215,7 +215,7 @@ impl AgentStream {
         self.channel.receive(id, frame);
     }
 
-    async fn write(&self, sink: &Sink, last_frame: &Mutex<Instant>) -> &'static str {
+    async fn write(&self, sink: &RequestDownSender, last_frame: &Mutex<Instant>) -> &'static str {
         let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
             let mut ticks = interval(period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -261,7 +261,7 @@ impl AgentStream {
     }
 
     /// Sends frames of requests until none waits, or their turn is over. Returns whether more may wait.
-    async fn write_requests(&self, sink: &Sink) -> Result<bool, &'static str> {
+    async fn write_requests(&self, sink: &RequestDownSender) -> Result<bool, &'static str> {
         let began = Instant::now();
         while let Some((id, frame)) = self.channel.next_frame() {
             let Some(frame) = wire::down(id, frame).frame else { continue };
@@ -296,7 +296,7 @@ fn bad_head(problem: &HeaderError) -> Failure {
 }
 
 /// Sends a frame. The error: the agent takes none.
-async fn send(sink: &Sink, id: u64, frame: request_down::Frame) -> Result<(), &'static str> {
+async fn send(sink: &RequestDownSender, id: u64, frame: request_down::Frame) -> Result<(), &'static str> {
     let frame = Ok(RequestDown { id, frame: Some(frame) });
     let sent = timeout(FRAME_SEND_TIMEOUT, sink.send(frame)).await;
     if matches!(sent, Ok(Ok(()))) { Ok(()) } else { Err("the agent takes no frames") }

@@ -14,7 +14,7 @@
 //!
 //! A newer epoch of an account supersedes an unanswered command.
 
-use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
+use crate::hub::sessions::ledger::{HubUptime, LedgerEntry, PendingCommand, RetryAt};
 use kubesvc_core::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
 use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State, ZoneId};
 
@@ -54,7 +54,7 @@ pub(crate) enum Duty {
     /// Nothing until the object, the session or the answer to a command changes.
     Nothing,
     /// Nothing before this moment.
-    Later(Moment),
+    Later(HubUptime),
     /// Send the account under this epoch.
     Add(GrantEpoch),
     /// Drop it, up to this epoch.
@@ -73,7 +73,7 @@ pub(crate) fn duty(
     view: SessionView<'_>,
     account: Option<&KubesvcAccount>,
     entry: Option<&LedgerEntry>,
-    now: Moment,
+    now: HubUptime,
 ) -> Duty {
     let status = account.map(KubesvcAccount::status_or_default);
     let is_ours = |status: &&KubesvcAccountStatus| {
@@ -119,7 +119,7 @@ fn add(
     account: &KubesvcAccount,
     status: &KubesvcAccountStatus,
     entry: Option<&LedgerEntry>,
-    now: Moment,
+    now: HubUptime,
 ) -> Duty {
     let epoch = status.epoch;
     if let Some(entry) = entry {
@@ -154,7 +154,7 @@ fn keep(
     status: &KubesvcAccountStatus,
     entry: Option<&LedgerEntry>,
     view: SessionView<'_>,
-    now: Moment,
+    now: HubUptime,
 ) -> Duty {
     if status.state() == State::Failed { Duty::Nothing } else { clean(view, Some(status), entry, now) }
 }
@@ -181,7 +181,7 @@ fn clean(
     view: SessionView<'_>,
     status: Option<&KubesvcAccountStatus>,
     entry: Option<&LedgerEntry>,
-    now: Moment,
+    now: HubUptime,
 ) -> Duty {
     let Some(entry) = entry else { return Duty::Nothing };
     if !view.synced {
@@ -202,7 +202,7 @@ fn clean(
     }
 }
 
-fn not_before(again: Option<RetryAt>, epoch: GrantEpoch, now: Moment) -> Option<Duty> {
+fn not_before(again: Option<RetryAt>, epoch: GrantEpoch, now: HubUptime) -> Option<Duty> {
     let again = again.filter(|again| again.epoch == epoch && again.at > now)?;
     Some(Duty::Later(again.at))
 }

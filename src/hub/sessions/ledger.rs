@@ -8,7 +8,7 @@ use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity, Tick, UnansweredMessage};
 
 /// Time since the start of the hub.
-pub(crate) type Moment = Duration;
+pub(crate) type HubUptime = Duration;
 
 /// Delays before a failed epoch is sent again, in seconds; the last one repeats.
 pub(crate) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
@@ -33,7 +33,7 @@ pub(crate) enum PendingCommand {
 pub(crate) struct RetryAt {
     pub(crate) epoch: GrantEpoch,
     pub(crate) count: usize,
-    pub(crate) at: Moment,
+    pub(crate) at: HubUptime,
     /// The agent held the account in the wrong cluster. It reported Held before, so the next Held does not end the
     /// series.
     pub(super) wrong_cluster: bool,
@@ -309,7 +309,7 @@ impl Ledger {
         uid: &str,
         epoch: GrantEpoch,
         failure: Failure,
-        at: (Moment, Tick),
+        at: (HubUptime, Tick),
     ) {
         let (now, tick) = at;
         let Some(name) = self.entries.get(uid).map(|entry| entry.name.clone()) else { return };
@@ -334,8 +334,8 @@ impl Ledger {
         uid: &str,
         epoch: GrantEpoch,
         failure: Option<Failure>,
-        now: Moment,
-        wait: Moment,
+        now: HubUptime,
+        wait: HubUptime,
     ) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         if entry.command != Some(PendingCommand::Prepare(epoch)) {
@@ -357,8 +357,8 @@ impl Ledger {
         &mut self,
         uid: &str,
         epoch: GrantEpoch,
-        now: Moment,
-        wait: Moment,
+        now: HubUptime,
+        wait: HubUptime,
     ) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let before =
@@ -403,7 +403,7 @@ impl Ledger {
         epoch: GrantEpoch,
         report: AgentReport,
         of_drop: bool,
-        now: Moment,
+        now: HubUptime,
     ) -> AnswerEffect {
         let Some(entry) = self.entries.get_mut(uid) else { return AnswerEffect::NeverSent };
         let Some(known) = entry.known_epoch() else {
@@ -555,7 +555,7 @@ impl LedgerEntry {
         self.waited_before = if was_sent { owed.zip(waited) } else { former.waited_before };
     }
 
-    fn pace(&mut self, epoch: GrantEpoch, now: Moment) {
+    fn pace(&mut self, epoch: GrantEpoch, now: HubUptime) {
         let count = self.retry.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
         let wait = RETRY_DELAYS_SECONDS[count.min(RETRY_DELAYS_SECONDS.len() - 1)];
         let at = now + Duration::from_secs(wait);
@@ -568,7 +568,7 @@ impl LedgerEntry {
             && matches!(&self.report, Some((reported_epoch, AgentReport::Failed(_))) if *reported_epoch == epoch)
     }
 
-    fn record_dropped(&mut self, epoch: GrantEpoch, now: Moment) -> AnswerEffect {
+    fn record_dropped(&mut self, epoch: GrantEpoch, now: HubUptime) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Add(sent) | PendingCommand::Drop(sent)) if epoch < sent => {
                 return AnswerEffect::Late;
@@ -590,7 +590,7 @@ impl LedgerEntry {
         AnswerEffect::Taken
     }
 
-    fn record_held(&mut self, epoch: GrantEpoch, identity: ClusterIdentity, now: Moment) -> AnswerEffect {
+    fn record_held(&mut self, epoch: GrantEpoch, identity: ClusterIdentity, now: HubUptime) -> AnswerEffect {
         let sent = match self.command {
             Some(PendingCommand::Add(sent)) => Some(sent),
             _ => None,
@@ -624,7 +624,7 @@ impl LedgerEntry {
         AnswerEffect::Taken
     }
 
-    fn record_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: HubUptime) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
@@ -637,7 +637,7 @@ impl LedgerEntry {
         }
     }
 
-    fn record_drop_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_drop_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: HubUptime) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Drop(sent)) if epoch == sent => {
                 self.answered();
@@ -650,7 +650,7 @@ impl LedgerEntry {
         }
     }
 
-    fn record_lost(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_lost(&mut self, epoch: GrantEpoch, failure: Failure, now: HubUptime) -> AnswerEffect {
         let is_news = self.held.take_if(|held| held.epoch <= epoch).is_some();
         if epoch < self.newest_reported_epoch() {
             // The report is about a later definition.

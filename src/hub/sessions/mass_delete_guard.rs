@@ -12,7 +12,7 @@ use tracing::info;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::ledger::{Ledger, LedgerEntry};
 use crate::hub::sessions::session::Session;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::work_queue::WorkQueue;
 
 /// Number of vanished accounts of a session above which a new list must confirm the deletion, unless they are at most
@@ -86,7 +86,7 @@ pub(crate) fn start(background: &BackgroundTasks, sessions: &Arc<Sessions>) {
         .start(task.batch(MAX_SESSIONS_PER_LIST), move |serials| list_anew(Arc::clone(&sessions), serials));
 }
 
-async fn list_anew(sessions: Arc<Sessions>, serials: Vec<u64>) -> Outcome<u64> {
+async fn list_anew(sessions: Arc<Sessions>, serials: Vec<u64>) -> AttemptOutcome<u64> {
     let waiting = serials.into_iter().filter_map(|serial| sessions.registry.by_serial(serial));
     let waiting: Vec<_> = waiting.collect();
     let count: usize = waiting
@@ -94,7 +94,7 @@ async fn list_anew(sessions: Arc<Sessions>, serials: Vec<u64>) -> Outcome<u64> {
         .map(|session| advance(session, MissingAccountState::Awaited, MissingAccountState::Asked).len())
         .sum();
     if count == 0 {
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     sessions.context.metrics.mass_deletes.inc();
     info!(
@@ -106,7 +106,7 @@ async fn list_anew(sessions: Arc<Sessions>, serials: Vec<u64>) -> Outcome<u64> {
     for session in waiting {
         session.wakes.wake_all(advance(&session, MissingAccountState::Asked, MissingAccountState::Listed));
     }
-    Outcome::Pause(sessions.mass_delete_guard.rests.lock().after_list(begun, Instant::now()))
+    AttemptOutcome::Pause(sessions.mass_delete_guard.rests.lock().after_list(begun, Instant::now()))
 }
 
 /// Advances the accounts of a session from one verdict to another. Returns their uids.

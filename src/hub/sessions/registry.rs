@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::sessions::session::Session;
 use crate::hub::zone_probes::probe::ProbeRound;
 use crate::informers::AccountKey;
@@ -44,7 +44,7 @@ struct RegistryState {
 /// The process that alone may use the id of an agent, until a moment.
 struct ReservedId {
     boot_id: BootId,
-    until: Moment,
+    until: HubUptime,
 }
 
 /// Why an agent cannot be claimed.
@@ -74,7 +74,7 @@ impl Registry {
         &self,
         session: &Arc<Session>,
         silence_limit: Duration,
-        now: Moment,
+        now: HubUptime,
     ) -> Result<Option<Arc<Session>>, ClaimError> {
         let mut inner = self.inner.write();
         if let Some(left) = inner.reserved_from(session, now) {
@@ -104,7 +104,7 @@ impl Registry {
         &self,
         agent_id: &AgentId,
         zone: Option<&ZoneId>,
-        now: Moment,
+        now: HubUptime,
     ) -> Vec<Arc<Session>> {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
@@ -300,7 +300,7 @@ impl RegistryState {
     }
 
     /// Returns the time for which the session's id is reserved for another process.
-    fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
+    fn reserved_from(&self, session: &Session, now: HubUptime) -> Option<Duration> {
         let kept =
             self.reserved.get(&session.agent.key()).filter(|kept| kept.boot_id != session.agent.boot_id)?;
         Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())

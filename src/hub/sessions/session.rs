@@ -30,7 +30,7 @@ use contest::Contest;
 use kubesvc_core::lifecycle::{AgentProcess, CachingReport, Fact, Offer, Presence, SessionFact, Tick};
 use kubesvc_core::{AgentId, AgentKey, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
-use lifetime::Lifetime;
+use lifetime::SessionLifetime;
 
 pub(crate) use lifetime::ApprovalSource;
 
@@ -82,7 +82,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) agent: AgentIdentity,
     times: SessionTimes,
-    lifetime: Lifetime,
+    lifetime: SessionLifetime,
     /// Cancelled when the stream is released: no frame is sent or received after that.
     pub(crate) ended: CancellationToken,
     /// Accounts to check again.
@@ -138,7 +138,7 @@ impl Session {
                 connected_since: now,
                 last_frame: Mutex::new((Instant::now(), now)),
             },
-            lifetime: Lifetime::new(greeting.has_unheard),
+            lifetime: SessionLifetime::new(greeting.has_unheard),
             ended: CancellationToken::new(),
             wakes: WorkQueue::default(),
             ledger: Mutex::new(Ledger::new(tick)),

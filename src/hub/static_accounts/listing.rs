@@ -24,7 +24,7 @@ const FRAME_OVERHEAD_BYTES: usize = 1024;
 
 /// Result of one frame.
 #[derive(Debug, PartialEq)]
-pub(super) enum FrameOutcome {
+pub(super) enum ListingStep {
     /// More frames follow, or the rest of a refused list.
     More,
     /// The list is complete.
@@ -58,21 +58,17 @@ pub(super) struct IncomingList {
 
 impl IncomingList {
     /// Adds a frame.
-    pub(crate) fn take(&mut self, frame: ops::StaticAccounts) -> FrameOutcome {
+    pub(crate) fn take(&mut self, frame: ops::StaticAccounts) -> ListingStep {
         if self.refused {
             self.refused = !frame.complete;
-            return FrameOutcome::More;
+            return ListingStep::More;
         }
         if let Err(why) = self.check(&frame) {
             *self = Self { refused: !frame.complete, ..Self::default() };
-            return FrameOutcome::Refused(why);
+            return ListingStep::Refused(why);
         }
         self.accounts.extend(frame.accounts);
-        if frame.complete {
-            FrameOutcome::Complete(std::mem::take(self).accounts)
-        } else {
-            FrameOutcome::More
-        }
+        if frame.complete { ListingStep::Complete(std::mem::take(self).accounts) } else { ListingStep::More }
     }
 
     fn check(&mut self, frame: &ops::StaticAccounts) -> Result<(), ListTooLarge> {

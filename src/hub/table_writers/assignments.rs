@@ -13,10 +13,10 @@ use tokio::sync::{Mutex, watch};
 use tracing::{info, warn};
 
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::table_writers::{RETRY_DELAYS, TableWriters, with_timeout};
 use kubesvc_core::ReplicaId;
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::{Assignment, AssignmentChanges, Store, StoreError};
@@ -133,7 +133,7 @@ pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
     });
 }
 
-async fn update(writer: Arc<Mutex<AssignmentWriter>>) -> Outcome {
+async fn update(writer: Arc<Mutex<AssignmentWriter>>) -> AttemptOutcome {
     writer.lock().await.update().await
 }
 
@@ -155,7 +155,7 @@ impl AssignmentWriter {
         Self { tables, diff: RowDiff::default(), is_failing: false, checks, replicas }
     }
 
-    async fn update(&mut self) -> Outcome {
+    async fn update(&mut self) -> AttemptOutcome {
         self.follow();
         let now = self.tables.context.moment();
         // The sender lives as long as the replicas.
@@ -173,7 +173,7 @@ impl AssignmentWriter {
                     // Account rows may be inserted only now, with a count of zero agents.
                     self.checks.hasten(now);
                 }
-                Outcome::Done
+                AttemptOutcome::Done
             }
             Err(error) => {
                 let error = error.in_full();
@@ -183,7 +183,7 @@ impl AssignmentWriter {
                         "cannot update kubesvc_assignments; retrying until the database is available"
                     );
                 }
-                Outcome::failed(error)
+                AttemptOutcome::failed(error)
             }
         }
     }
@@ -274,23 +274,23 @@ impl Default for AssignmentChecks {
 struct CheckSchedule {
     period: Duration,
     pace: Duration,
-    next: Moment,
+    next: HubUptime,
 }
 
 impl CheckSchedule {
-    fn new(checks: AssignmentChecks, now: Moment) -> Self {
+    fn new(checks: AssignmentChecks, now: HubUptime) -> Self {
         let period = checks.period.max(Duration::from_secs(1));
         Self { period, pace: FIRST_CHECK_DELAY, next: now + checks.initial_delay }
     }
 
     /// Restarts the schedule: rows may have been lost.
-    fn hasten(&mut self, now: Moment) {
+    fn hasten(&mut self, now: HubUptime) {
         self.pace = FIRST_CHECK_DELAY;
         self.next = self.next.min(now + self.pace.min(self.period));
     }
 
     /// Whether a check is due.
-    fn is_due(&mut self, now: Moment) -> bool {
+    fn is_due(&mut self, now: HubUptime) -> bool {
         let is_due = now >= self.next;
         if is_due {
             self.next = now + self.pace.min(self.period);

@@ -11,7 +11,7 @@ use super::{RETRY_DELAYS, TableWriters, with_timeout};
 use crate::hub::sessions::session::Session;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
 use kubesvc_core::{KubesvcAccount, State};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_store::{BasisRow, CacheStore, ScopeState, StoreError};
 
 /// Minimum interval between two lists of one account.
@@ -45,17 +45,17 @@ pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
         async move {
             match uids.first() {
                 Some(uid) => refresh(&tables, &*cache, uid).await,
-                None => Outcome::Unchanged,
+                None => AttemptOutcome::Unchanged,
             }
         }
     });
 }
 
-async fn refresh(tables: &TableWriters, cache: &dyn CacheStore, uid: &str) -> Outcome<String> {
-    let Some(account) = tables.context.accounts.by_uid(uid) else { return Outcome::Unchanged };
+async fn refresh(tables: &TableWriters, cache: &dyn CacheStore, uid: &str) -> AttemptOutcome<String> {
+    let Some(account) = tables.context.accounts.by_uid(uid) else { return AttemptOutcome::Unchanged };
     let lists = &tables.wakes.namespaces;
     if !lists.begin_read(uid, account.generation()) {
-        return Outcome::Unchanged;
+        return AttemptOutcome::Unchanged;
     }
     match with_timeout(read(cache, &account)).await {
         Ok(CachedList::Complete(names)) => tables.follow_cached_namespaces(uid, names),
@@ -63,10 +63,10 @@ async fn refresh(tables: &TableWriters, cache: &dyn CacheStore, uid: &str) -> Ou
         Ok(CachedList::NotCached) => lists.unfollow(uid),
         Err(error) => {
             lists.unread(uid);
-            return Outcome::failed(error.in_full());
+            return AttemptOutcome::failed(error.in_full());
         }
     }
-    Outcome::Done
+    AttemptOutcome::Done
 }
 
 async fn read(cache: &dyn CacheStore, account: &KubesvcAccount) -> Result<CachedList, StoreError> {

@@ -20,7 +20,7 @@ use crate::hub::table_writers::{RETRY_DELAYS, ROWLESS_RETRY_DELAY, TableWriters,
 use kubesvc_core::wire::common;
 use kubesvc_core::wire::ops::{self, hub_frame::Frame};
 use kubesvc_core::{CachingEpoch, KubesvcAccount, State};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
@@ -111,14 +111,14 @@ pub(crate) fn start(background: &BackgroundTasks, tables: &Arc<TableWriters>) {
     background.start(task, move |uids| reconcile(Arc::clone(&reconciler), uids));
 }
 
-async fn reconcile(reconciler: Arc<Mutex<FenceReconciler>>, uids: Vec<String>) -> Outcome<String> {
+async fn reconcile(reconciler: Arc<Mutex<FenceReconciler>>, uids: Vec<String>) -> AttemptOutcome<String> {
     let mut reconciler = reconciler.lock().await;
     if !uids.is_empty() {
         return reconciler.raise(uids).await;
     }
     match reconciler.check().await {
         Ok(uids) => reconciler.raise(uids).await,
-        Err(error) => Outcome::failed(error.in_full()),
+        Err(error) => AttemptOutcome::failed(error.in_full()),
     }
 }
 
@@ -145,7 +145,7 @@ impl FenceReconciler {
     }
 
     /// Raises the fences of these accounts, and wakes the sessions that must be told.
-    async fn raise(&mut self, uids: Vec<String>) -> Outcome<String> {
+    async fn raise(&mut self, uids: Vec<String>) -> AttemptOutcome<String> {
         let (mut again, mut after, mut failure) = (Vec::new(), REFUSED_RETRY_DELAY, None);
         let wanted: Vec<_> = uids.iter().filter_map(|uid| self.wanted(uid)).collect();
         for some in wanted.chunks(MAX_FENCES_PER_TRANSACTION) {
@@ -168,9 +168,9 @@ impl FenceReconciler {
             }
         }
         match failure {
-            Some(error) => Outcome::Failed(again, error.in_full()),
-            None if again.is_empty() => Outcome::Done,
-            None => Outcome::Again(again, after),
+            Some(error) => AttemptOutcome::Failed(again, error.in_full()),
+            None if again.is_empty() => AttemptOutcome::Done,
+            None => AttemptOutcome::Again(again, after),
         }
     }
 

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::table_writers::{RETRY_DELAYS, ROWLESS_RETRY_DELAY, TableWriters};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::{NamespaceList, Store, StoreError};
 
@@ -226,7 +226,7 @@ struct RowlessLists(HashMap<String, usize>);
 impl RowlessLists {
     /// Records an attempt at these lists. A list without a row is retried a few times, one that waits for the database
     /// without limit.
-    fn tried(&mut self, tried: &[String], missed: UnwrittenLists) -> Outcome<String> {
+    fn tried(&mut self, tried: &[String], missed: UnwrittenLists) -> AttemptOutcome<String> {
         let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.0.remove_entry(uid)).collect();
         let mut again = Vec::new();
         for uid in missed.rowless {
@@ -241,9 +241,9 @@ impl RowlessLists {
             again.push(uid);
         }
         match missed.error {
-            Some(error) => Outcome::Failed(again, error),
-            None if again.is_empty() => Outcome::Done,
-            None => Outcome::Again(again, ROWLESS_RETRY_DELAY),
+            Some(error) => AttemptOutcome::Failed(again, error),
+            None if again.is_empty() => AttemptOutcome::Done,
+            None => AttemptOutcome::Again(again, ROWLESS_RETRY_DELAY),
         }
     }
 }
@@ -272,12 +272,12 @@ struct ListWriter {
 
 impl ListWriter {
     /// Writes the lists of these accounts. Without any, marks the next lists to be rewritten.
-    async fn apply(self: Arc<Self>, uids: Vec<String>) -> Outcome<String> {
+    async fn apply(self: Arc<Self>, uids: Vec<String>) -> AttemptOutcome<String> {
         if uids.is_empty() {
             let NamespaceLists { lists, dirty, .. } = &*self.tables.wakes.namespaces;
             let all = lists.lock().uids();
             dirty.wake_all(next_after(all, &mut self.last_rewritten.lock()));
-            return Outcome::Unchanged;
+            return AttemptOutcome::Unchanged;
         }
         let missed = write(&self.tables, &uids).await;
         self.rowless.lock().tried(&uids, missed)
@@ -407,9 +407,13 @@ mod tests {
         let mut rowless = RowlessLists::default();
         for _ in 0..50 {
             let outcome = rowless.tried(&uids(&["u"]), unavailable(&["u"]));
-            assert_eq!(outcome, Outcome::Failed(uids(&["u"]), "it is away".to_owned()));
+            assert_eq!(outcome, AttemptOutcome::Failed(uids(&["u"]), "it is away".to_owned()));
         }
-        assert_eq!(rowless.tried(&uids(&["u"]), UnwrittenLists::default()), Outcome::Done, "it was written");
+        assert_eq!(
+            rowless.tried(&uids(&["u"]), UnwrittenLists::default()),
+            AttemptOutcome::Done,
+            "it was written"
+        );
     }
 
     #[test]
@@ -417,10 +421,10 @@ mod tests {
         let mut rowless = RowlessLists::default();
         for _ in 0..MAX_RETRIES {
             let outcome = rowless.tried(&uids(&["u"]), without_row(&["u"]));
-            assert_eq!(outcome, Outcome::Again(uids(&["u"]), ROWLESS_RETRY_DELAY));
+            assert_eq!(outcome, AttemptOutcome::Again(uids(&["u"]), ROWLESS_RETRY_DELAY));
             rowless.tried(&uids(&["u"]), unavailable(&["u"]));
         }
-        assert_eq!(rowless.tried(&uids(&["u"]), without_row(&["u"])), Outcome::Done);
+        assert_eq!(rowless.tried(&uids(&["u"]), without_row(&["u"])), AttemptOutcome::Done);
         assert!(rowless.0.is_empty(), "nothing is kept of it");
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
-use crate::connected_agents::Ticks;
+use crate::connected_agents::LeaderClock;
 use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
 use crate::hub::*;
 use crate::secrets::{Credential, CredentialKind};
@@ -185,7 +185,7 @@ pub(super) struct TestHub {
     pub(super) made: Arc<FakeAccounts>,
     pub(super) rows: Arc<FakeRows>,
     pub(super) credentials: Arc<FakeCredentials>,
-    pub(super) ticks: Arc<Ticks>,
+    pub(super) ticks: Arc<LeaderClock>,
     pub(super) leader: Arc<WorkQueue<String>>,
     pub(super) address: SocketAddr,
     pub(super) agents: Arc<AgentIndex>,
@@ -259,7 +259,7 @@ impl TestHub {
         });
         let (accounts, credentials) =
             (Arc::new(AccountIndex::default()), Arc::new(FakeCredentials::default()));
-        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(WorkQueue::default()));
+        let (ticks, leader) = (Arc::new(LeaderClock::default()), Arc::new(WorkQueue::default()));
         let made = Arc::new(FakeAccounts::default());
         let rows = Arc::new(FakeRows::default());
         let ports = HubPorts {

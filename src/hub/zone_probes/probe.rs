@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::hub::sessions::duties::SessionView;
-use crate::hub::sessions::ledger::{Moment, RETRY_DELAYS_SECONDS};
+use crate::hub::sessions::ledger::{HubUptime, RETRY_DELAYS_SECONDS};
 use kubesvc_core::{GrantEpoch, KubesvcAccount};
 
 /// Maximum number of unanswered probes of one agent; further ones wait.
@@ -44,7 +44,7 @@ enum ProbeStage {
     /// The agent can reach the account.
     Yes,
     /// The agent cannot reach it, or could not be asked; asked again at this moment.
-    RetryAt(Moment),
+    RetryAt(HubUptime),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ pub(crate) enum ProbeStep {
     /// Nothing until the account or the session changes.
     Nothing,
     /// Nothing before this moment.
-    Later(Moment),
+    Later(HubUptime),
     /// Ask the agent.
     Send(ProbeRound),
     /// Forget the probe.
@@ -83,7 +83,7 @@ impl SessionProbes {
         view: SessionView<'_>,
         uid: &str,
         account: Option<&KubesvcAccount>,
-        now: Moment,
+        now: HubUptime,
     ) -> ProbeStep {
         let known = self.probes.get(uid);
         let round = account.and_then(ProbeRound::of).filter(|_| view.approved && !view.draining);
@@ -128,7 +128,7 @@ impl SessionProbes {
     }
 
     /// Records that the probe cannot be sent. Returns the time of the retry.
-    pub(crate) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
+    pub(crate) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: HubUptime) -> Option<HubUptime> {
         let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
         self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::RetryAt(at)).then_some(at)
     }
@@ -141,7 +141,7 @@ impl SessionProbes {
         generation: i64,
         epoch: GrantEpoch,
         yes: bool,
-        now: Moment,
+        now: HubUptime,
     ) -> Option<ProbeRound> {
         let probe = self.probes.get(uid).copied()?;
         let asked = probe.round.generation == generation && probe.round.epoch == epoch;
@@ -166,7 +166,7 @@ impl SessionProbes {
     }
 
     /// Returns the time of the next probe.
-    pub(super) fn again_at(&self, uid: &str) -> Option<Moment> {
+    pub(super) fn again_at(&self, uid: &str) -> Option<HubUptime> {
         match self.stage(uid) {
             Some(ProbeStage::RetryAt(at)) => Some(at),
             _ => None,

@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt};
 use secrecy::ExposeSecret;
 
 use crate::hub::sessions::duties::SessionView;
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::session::session_loop::detached;
@@ -51,7 +51,7 @@ impl ZoneProber {
     }
 
     /// Checks an account. Returns the time of the next check.
-    pub(crate) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
+    pub(crate) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<HubUptime> {
         let account = self.probes.context.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
         let step =
@@ -106,7 +106,7 @@ impl ZoneProber {
     }
 
     /// Waits for a target. Returns the account to check again, and when.
-    pub(crate) async fn target_ready(&mut self) -> Option<(Moment, String)> {
+    pub(crate) async fn target_ready(&mut self) -> Option<(HubUptime, String)> {
         let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
         let Some(target) = target else {
             let at = self.session.zone_probes.lock().not_sent(&uid, round, self.probes.context.moment());
@@ -146,7 +146,7 @@ impl ZoneProber {
     pub(crate) fn record_answer(
         &mut self,
         result: ops::ProbeResult,
-    ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
+    ) -> Result<Option<(HubUptime, String)>, (&'static str, String)> {
         let account = result.account.and_then(probed_account).ok_or(("malformed_answer", String::new()))?;
         let (uid, epoch, generation) = account;
         let now = self.probes.context.moment();

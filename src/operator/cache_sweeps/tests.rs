@@ -6,8 +6,8 @@ use super::*;
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_core::{CachingAssignment, CachingEpoch, KubesvcAccountSpec, KubesvcAccountStatus};
 use kubesvc_store::{
-    AccountBatch, BatchClaim, BatchOutcome, Changes, Fence, ObjectBody, ObjectRow, ScopeChange, ScopeKey,
-    ScopeRow, Store, VendorTables,
+    AccountBatch, AccountChanges, BatchClaim, BatchOutcome, Fence, ObjectBody, ObjectRow, ScopeChange,
+    ScopeKey, ScopeRow, Store, VendorTables,
 };
 
 /// A database with the account `one`, of which agent `a` has cached these objects.
@@ -75,7 +75,7 @@ impl World {
             generation: 1,
             observed_generation: 1,
         };
-        let changes = Changes { puts: vec![Arc::new(row)], ..Changes::default() };
+        let changes = AccountChanges { puts: vec![Arc::new(row)], ..AccountChanges::default() };
         store.write(&changes).await.expect("written");
         store.raise_fences(&[fence(Some("a"), 1)]).await.expect("raised");
         let scopes = kinds.iter().map(|(kind, cached_kind)| {
@@ -108,7 +108,7 @@ impl World {
         Self { store, sweeps, plan: SweepPlan::default(), _folder: folder }
     }
 
-    async fn pass(&mut self) -> Outcome {
+    async fn pass(&mut self) -> AttemptOutcome {
         self.sweeps.pass(&mut self.plan).await
     }
 
@@ -137,11 +137,11 @@ fn account(state: State) -> KubesvcAccount {
 async fn objects_of_a_deleted_account_go_in_pieces_and_its_scopes_last() {
     let pods = (0..2_500).map(|at| object("pod", &format!("p{at}"))).collect();
     let mut world = World::with(&[("Pod", "pod")], pods).await;
-    assert_eq!(world.pass().await, Outcome::Done);
+    assert_eq!(world.pass().await, AttemptOutcome::Done);
     assert_eq!(world.objects().await, 2_500, "they are watched");
-    let changes = Changes { deletes: vec!["uid-one".to_owned()], ..Changes::default() };
+    let changes = AccountChanges { deletes: vec!["uid-one".to_owned()], ..AccountChanges::default() };
     world.store.write(&changes).await.expect("deleted");
-    assert_eq!(world.pass().await, Outcome::Done);
+    assert_eq!(world.pass().await, AttemptOutcome::Done);
     assert_eq!((world.objects().await, world.scopes().await), (0, 0));
     assert_eq!(world.sweeps.swept_rows.get(), 2_500);
 }
@@ -180,9 +180,9 @@ async fn old_events_go_and_their_scope_stays() {
 #[tokio::test]
 async fn a_replica_that_does_not_lead_sweeps_nothing() {
     let mut world = World::with(&[("Pod", "pod")], vec![object("pod", "a")]).await;
-    let changes = Changes { deletes: vec!["uid-one".to_owned()], ..Changes::default() };
+    let changes = AccountChanges { deletes: vec!["uid-one".to_owned()], ..AccountChanges::default() };
     world.store.write(&changes).await.expect("deleted");
     world.sweeps.projection.follow();
-    assert!(matches!(world.pass().await, Outcome::Failed(..)));
+    assert!(matches!(world.pass().await, AttemptOutcome::Failed(..)));
     assert_eq!(world.objects().await, 1);
 }

@@ -19,7 +19,7 @@ fn given(value: &Value) -> AccountInput {
 }
 
 fn plan(
-    request: Request,
+    request: AccountVerb,
     body: Option<&AccountInput>,
     account: &KubesvcAccount,
 ) -> Result<ChangePlan, RestError> {
@@ -45,7 +45,7 @@ fn a_difference_names_what_changed_and_nulls_what_is_gone() {
 fn an_unchanged_body_writes_nothing() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "zoneId": "z"}), &json!({}));
     let body = given(&json!({"name": "a", "kubeconfigFile": "/k", "zoneId": "z"}));
-    for request in [Request::Put, Request::Activate] {
+    for request in [AccountVerb::Put, AccountVerb::Activate] {
         assert!(!plan(request, Some(&body), &account).expect("good").writes());
     }
 }
@@ -56,7 +56,7 @@ fn definition_in_a_deactivation_is_checked_but_not_stored() {
     let judge = |body: &AccountInput| {
         AccountChange {
             name: "a",
-            request: Request::Deactivate,
+            request: AccountVerb::Deactivate,
             given: Some(body),
             sets: false,
             force: false,
@@ -88,7 +88,7 @@ fn definition_in_a_deactivation_is_checked_but_not_stored() {
 fn a_changed_source_replaces_the_old_one() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}}), &json!({}));
     let body = given(&json!({"name": "a", "kubeconfigContents": KUBECONFIG}));
-    let plan = plan(Request::Put, Some(&body), &account).expect("good");
+    let plan = plan(AccountVerb::Put, Some(&body), &account).expect("good");
     assert!(plan.contents);
     assert_eq!(
         patch_of(plan),
@@ -101,7 +101,7 @@ fn a_kubeconfig_that_is_refused_is_400_and_not_repeated() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "context": "other"}), &json!({}));
     for contents in ["s3cret", KUBECONFIG] {
         let body = given(&json!({"name": "a", "kubeconfigContents": contents}));
-        let problem = plan(Request::Put, Some(&body), &account).err().expect("refused");
+        let problem = plan(AccountVerb::Put, Some(&body), &account).err().expect("refused");
         assert_eq!(problem.status.as_u16(), 400);
         assert!(problem.message.contains("kubeconfigContents is refused: "), "{}", problem.message);
         assert!(!problem.message.contains("s3cret"), "{}", problem.message);
@@ -111,7 +111,7 @@ fn a_kubeconfig_that_is_refused_is_400_and_not_repeated() {
 #[test]
 fn deactivating_writes_the_state_alone() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}}), &json!({}));
-    let plan = plan(Request::Deactivate, None, &account).expect("good");
+    let plan = plan(AccountVerb::Deactivate, None, &account).expect("good");
     assert_eq!(patch_of(plan), Some((json!({"state": "INACTIVE"}), false)));
 }
 
@@ -119,7 +119,7 @@ fn deactivating_writes_the_state_alone() {
 fn spec_that_violates_a_rule_is_400() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "kinds": ["pod"]}), &json!({}));
     let body = given(&json!({"name": "a", "omitKinds": ["job"]}));
-    let problem = plan(Request::Put, Some(&body), &account).err().expect("refused");
+    let problem = plan(AccountVerb::Put, Some(&body), &account).err().expect("refused");
     assert_eq!(problem.status.as_u16(), 400);
     assert!(problem.message.contains("exclude each other"), "{}", problem.message);
 }
@@ -129,22 +129,24 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
     let spec = json!({"kubeconfig": {"file": "/k"}});
     let of_agent = account(&spec, &json!({"kubesvc.io/origin": "agent"}));
     let of_flux = account(&spec, &json!({"kustomize.toolkit.fluxcd.io/name": "apps"}));
-    for request in [Request::Activate, Request::Deactivate, Request::Put, Request::Delete] {
+    for request in [AccountVerb::Activate, AccountVerb::Deactivate, AccountVerb::Put, AccountVerb::Delete] {
         assert_eq!(plan(request, None, &of_agent).err().expect("refused").status.as_u16(), 400);
     }
-    for request in [Request::Deactivate, Request::Delete] {
+    for request in [AccountVerb::Deactivate, AccountVerb::Delete] {
         let problem = plan(request, None, &of_flux).err().expect("refused");
         assert_eq!(problem.status.as_u16(), 409);
         assert!(problem.message.contains("Flux Kustomization apps"), "{}", problem.message);
         let forced = AccountChange { name: "a", request, given: None, sets: true, force: true };
         assert!(forced.judge(Some(&of_flux)).expect("forced").writes());
     }
-    assert!(!plan(Request::Activate, None, &of_flux).expect("nothing to write").writes());
+    assert!(!plan(AccountVerb::Activate, None, &of_flux).expect("nothing to write").writes());
 }
 
 #[test]
 fn an_unknown_account_is_400_and_404_for_a_put() {
-    for (request, status) in [(Request::Activate, 400), (Request::Delete, 400), (Request::Put, 404)] {
+    for (request, status) in
+        [(AccountVerb::Activate, 400), (AccountVerb::Delete, 400), (AccountVerb::Put, 404)]
+    {
         let change = AccountChange { name: "x", request, given: None, sets: true, force: false };
         let problem = change.judge(None).err().expect("refused");
         assert_eq!(problem.status.as_u16(), status);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::rest::body::{self, PendingBody};
-use kubesvc_runtime::listen::connection_limits::Caller;
+use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const RUN: &str = "/armory/agent/operations";
@@ -177,7 +177,7 @@ fn large_head(method: &str, path: &str, address: u8) -> Request<Body> {
     let headers = request.headers_mut();
     headers.insert("x-spinnaker-accounts", "a,".repeat(65_000).parse().expect("a value"));
     headers.insert(header::AUTHORIZATION, "Bearer alice".parse().expect("a value"));
-    request.extensions_mut().insert(Caller::of([192, 0, 2, address].into()));
+    request.extensions_mut().insert(ClientAddress::of([192, 0, 2, address].into()));
     request
 }
 

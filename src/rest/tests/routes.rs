@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use kubesvc_runtime::background_tasks::{Outcome, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 
 async fn get_of(path: &str) -> TestResponse {
     call("GET", path, None, "").await
@@ -292,7 +292,9 @@ async fn background_tasks_are_listed_on_the_ports_of_rest_and_of_health() {
     };
     tokio::select! {
         biased;
-        () = tasks.drive(task, &stop, |_: Vec<()>| std::future::ready(Outcome::Done)) => unreachable!("nobody stops it"),
+        () = tasks.drive(task, &stop, |_: Vec<()>| std::future::ready(AttemptOutcome::Done)) => {
+            unreachable!("nobody stops it")
+        }
         () = asked => {}
     }
 }

@@ -6,8 +6,8 @@ use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use kubesvc_core::operations::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, Outcome, OutcomeBody, OutcomeClass, Program, ProgramContext,
-    StartError, Step, operation_from_text, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, NotStarted, Outcome, OutcomeBody, OutcomeClass, Program,
+    ProgramContext, Step, operation_from_text, program_for,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -105,14 +105,14 @@ impl ApiServer {
                     let step = program.next(Duration::ZERO, None);
                     return Ok(Run { server: self, program, begun: Instant::now(), step });
                 }
-                Err(StartError::Read(request)) => {
+                Err(NotStarted::Read(request)) => {
                     let answer = self.send(&request).await;
                     self.kinds.lock().learn(&request.target, &answer, self.begun.elapsed())?;
                 }
-                Err(StartError::Invalid(error)) => {
+                Err(NotStarted::Invalid(error)) => {
                     return Err(Outcome::failed(400, OutcomeClass::Invalid, error.to_string()));
                 }
-                Err(StartError::Failed(outcome)) => return Err(outcome),
+                Err(NotStarted::Failed(outcome)) => return Err(outcome),
             }
         }
     }

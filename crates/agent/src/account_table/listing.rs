@@ -25,7 +25,7 @@ pub enum ListedState {
 
 /// Number of accounts in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StateCounts {
     /// Held, including those that are being restarted.
     pub held: usize,
     /// Being started for the first time.
@@ -119,9 +119,9 @@ impl AccountTable {
     }
 
     /// Number of accounts in each state.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> StateCounts {
         let (held, failed) = (self.held_count, self.failed.len());
-        Counts { held, starting: self.by_uid.len() - held, failed }
+        StateCounts { held, starting: self.by_uid.len() - held, failed }
     }
 
     /// The first accounts by name, at most `most`. `own` lists the accounts of the agent's own file.

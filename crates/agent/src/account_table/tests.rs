@@ -307,7 +307,7 @@ fn the_listing_shows_every_account_and_its_owner() {
             ("c", ListedState::Failed, false)
         ]
     );
-    assert_eq!(table.counts(), Counts { held: 1, starting: 1, failed: 1 });
+    assert_eq!(table.counts(), StateCounts { held: 1, starting: 1, failed: 1 });
     assert_eq!(table.listing(1, &own).len(), 1);
     table.drop_account(account("w", "c", 1));
     assert_eq!(table.counts().failed, 0);
@@ -369,7 +369,7 @@ fn account_of_another_cluster_is_lost_and_the_hub_is_told_once() {
     let definition = table.cached()[0].definition.clone();
     assert_eq!(said(&table.lost("u", &definition, failure())), ["stop u", "u 5 lost"]);
     assert_eq!((table.held_count(), table.cached_count()), (0, 0));
-    assert_eq!(table.counts(), Counts { failed: 1, ..Counts::default() });
+    assert_eq!(table.counts(), StateCounts { failed: 1, ..StateCounts::default() });
     assert_eq!(said(&table.lost("u", &definition, failure())), [] as [&str; 0]);
     assert_eq!(said(&table.add(account("u", "a", 5), self::definition("one"))), ["start u 5 #2"]);
 }

@@ -12,9 +12,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use crate::activation::identity::{ClusterReader, JSON, Metadata, parse};
+use crate::activation::identity::{ClusterReader, JSON, PartialMetadata, parse};
 use crate::cluster::{ClusterDocument, ClusterError};
-use kubesvc_core::cache::kind_names::KindName;
+use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
 
@@ -56,8 +56,8 @@ impl ServedKinds {
 
     /// Whether a kind that a setting names, and that is not among the kinds, may be served by a group that has not answered.
     pub fn may_have(&self, name: &str) -> bool {
-        let name = KindName::parse(name);
-        match name.as_ref().and_then(KindName::group) {
+        let name = KindSelector::parse(name);
+        match name.as_ref().and_then(KindSelector::group) {
             Some(group) => self.unanswered.iter().any(|(of, _)| of == group),
             None => !self.unanswered.is_empty(),
         }
@@ -142,7 +142,7 @@ struct ResponseKind<'b> {
 #[derive(Deserialize)]
 struct AggregatedGroup<'b> {
     #[serde(borrow, default)]
-    metadata: Metadata<'b>,
+    metadata: PartialMetadata<'b>,
     #[serde(borrow, default)]
     versions: Vec<GroupVersion<'b>>,
 }

@@ -129,14 +129,14 @@ pub(super) async fn version(reader: &mut ClusterReader) -> Result<String, Failur
 }
 
 #[derive(Deserialize)]
-struct Object<'b> {
+struct IdentifiedObject<'b> {
     #[serde(borrow)]
-    metadata: Metadata<'b>,
+    metadata: PartialMetadata<'b>,
 }
 
 /// Metadata of an object, a group, or a page of a list.
 #[derive(Deserialize, Default)]
-pub(super) struct Metadata<'b> {
+pub(super) struct PartialMetadata<'b> {
     #[serde(borrow, default)]
     pub(super) name: Cow<'b, str>,
     #[serde(borrow, default)]
@@ -153,7 +153,7 @@ pub(super) async fn kube_system_uid(reader: &mut ClusterReader) -> Result<String
         Err(error) if matches!(error.http_status(), 403 | 404) => return Ok(String::new()),
         Err(error) => return Err(error.into()),
     };
-    let namespace: Object<'_> = parse(&answer, "GET /api/v1/namespaces/kube-system", reader)?;
+    let namespace: IdentifiedObject<'_> = parse(&answer, "GET /api/v1/namespaces/kube-system", reader)?;
     Ok(shortened_uid(namespace))
 }
 
@@ -162,7 +162,7 @@ pub(super) fn uid_in(body: &[u8]) -> Option<String> {
     serde_json::from_slice(body).ok().map(shortened_uid)
 }
 
-fn shortened_uid(object: Object<'_>) -> String {
+fn shortened_uid(object: IdentifiedObject<'_>) -> String {
     let mut uid = object.metadata.uid.into_owned();
     truncate(&mut uid, 128);
     uid
@@ -189,9 +189,9 @@ pub(super) struct CoveredNamespaces {
 #[derive(Deserialize)]
 struct NamespacePage<'b> {
     #[serde(borrow, default)]
-    metadata: Metadata<'b>,
+    metadata: PartialMetadata<'b>,
     #[serde(borrow)]
-    items: Vec<Object<'b>>,
+    items: Vec<IdentifiedObject<'b>>,
 }
 
 /// Lists the namespaces that an account covers. If the account may not list namespaces, they are the ones

@@ -21,7 +21,7 @@ pub const UNUSED_CREDIT_TIME: Duration = Duration::from_secs(30);
 
 /// The credit of one stream.
 #[derive(Clone, Debug)]
-pub struct StreamCredit {
+pub struct SenderCredit {
     available: usize,
     in_flight: usize,
     /// Bytes of a Want that is not answered.
@@ -29,7 +29,7 @@ pub struct StreamCredit {
     used_at: Instant,
 }
 
-impl StreamCredit {
+impl SenderCredit {
     /// A stream that has no credit yet.
     pub fn new(now: Instant) -> Self {
         Self { available: 0, in_flight: 0, asked: None, used_at: now }

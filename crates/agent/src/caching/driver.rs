@@ -15,7 +15,7 @@ use tonic::{Request, Status, Streaming};
 use super::batch::EncodedFrame;
 use super::codec::{CachingCodec, STREAM_PATH};
 use super::shared::SharedStream;
-use super::stream::{AccountCommand, CachingStream, FrameOutcome, StreamAction, StreamIdentity};
+use super::stream::{AccountCommand, CachingSender, FrameOutcome, StreamAction, StreamIdentity};
 use crate::metrics::CachedObjectMetrics;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
@@ -44,7 +44,7 @@ pub enum StreamNotice {
 }
 
 /// What the hub sends on the stream of this number; `None` at its end.
-type Received = (u64, Option<CacheDown>);
+type StreamFrame = (u64, Option<CacheDown>);
 
 /// The driver of the stream.
 #[derive(Debug)]
@@ -54,13 +54,13 @@ pub struct StreamDriver {
     /// Whoever receives them never waits for the stream.
     notices: mpsc::Sender<StreamNotice>,
     metrics: CachedObjectMetrics,
-    open: Option<OpenStream>,
-    received: (mpsc::Sender<Received>, mpsc::Receiver<Received>),
+    open: Option<OpenCachingStream>,
+    received: (mpsc::Sender<StreamFrame>, mpsc::Receiver<StreamFrame>),
 }
 
 /// A stream that is open, or being opened. Dropping it ends it.
 #[derive(Debug)]
-struct OpenStream {
+struct OpenCachingStream {
     number: u64,
     outbound: mpsc::Sender<EncodedFrame>,
     _reading: AbortOnDropHandle<()>,
@@ -84,7 +84,7 @@ impl StreamDriver {
         loop {
             let until = match unsent {
                 Some(_) => None,
-                None => match self.shared.drive(CachingStream::poll) {
+                None => match self.shared.drive(CachingSender::poll) {
                     StreamAction::Open { stream, frame } => {
                         self.open(stream, frame);
                         continue;
@@ -165,7 +165,7 @@ impl StreamDriver {
             }
             let _ = received.send((number, None)).await;
         });
-        self.open = Some(OpenStream { number, outbound, _reading: reading });
+        self.open = Some(OpenCachingStream { number, outbound, _reading: reading });
     }
 
     /// Whether the open stream has this number.
@@ -228,7 +228,7 @@ async fn call(
     Ok(response.into_inner())
 }
 
-async fn read(number: u64, mut inbound: Streaming<CacheDown>, received: &mpsc::Sender<Received>) {
+async fn read(number: u64, mut inbound: Streaming<CacheDown>, received: &mpsc::Sender<StreamFrame>) {
     loop {
         match inbound.message().await {
             Ok(Some(frame)) => {

@@ -21,7 +21,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Where the stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum StreamPhase {
     /// There is no stream, and none before this time if one is given.
     Closed(Option<Instant>),
     /// Open is sent.
@@ -45,8 +45,8 @@ pub(super) enum Demand {
 
 /// The lifetime of an agent's streams.
 #[derive(Clone, Debug)]
-pub(super) struct Lifetime {
-    phase: Phase,
+pub(super) struct StreamLifetime {
+    phase: StreamPhase,
     has_session: bool,
     reopen_delay: Duration,
     /// Since when no account is assigned; `None` while one is.
@@ -57,10 +57,10 @@ pub(super) struct Lifetime {
     unanswered: Option<Instant>,
 }
 
-impl Lifetime {
+impl StreamLifetime {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            phase: Phase::Closed(None),
+            phase: StreamPhase::Closed(None),
             has_session: false,
             reopen_delay: REOPEN_DELAY,
             idle_since: Some(now),
@@ -72,18 +72,18 @@ impl Lifetime {
 
     /// Whether frames of accounts may be sent.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open(_))
+        matches!(self.phase, StreamPhase::Open(_))
     }
 
     /// Whether the hub's frames belong to a stream.
     pub(super) fn is_begun(&self) -> bool {
-        !matches!(self.phase, Phase::Closed(_))
+        !matches!(self.phase, StreamPhase::Closed(_))
     }
 
     /// A session stands, or ended. The stream of a former session has ended with it.
     pub(super) fn session_changed(&mut self, has_session: bool) {
         self.has_session = has_session;
-        self.phase = Phase::Closed(None);
+        self.phase = StreamPhase::Closed(None);
         self.reopen_delay = REOPEN_DELAY;
     }
 
@@ -97,9 +97,9 @@ impl Lifetime {
 
     /// The hub answered Open: `true` the first time.
     pub(super) fn answered(&mut self, now: Instant) -> bool {
-        let is_first = matches!(self.phase, Phase::Opening(_));
+        let is_first = matches!(self.phase, StreamPhase::Opening(_));
         if is_first {
-            self.phase = Phase::Open(now);
+            self.phase = StreamPhase::Open(now);
             self.next_ping = now + PING_INTERVAL;
             self.unanswered = None;
         }
@@ -115,7 +115,7 @@ impl Lifetime {
 
     /// The stream ended, whoever ended it; `closed` is what the hub said: why, and when to try again.
     pub(super) fn ended(&mut self, closed: Option<(Reason, Duration)>, now: Instant) {
-        if let Phase::Open(since) = self.phase
+        if let StreamPhase::Open(since) = self.phase
             && now.saturating_duration_since(since) >= STABLE_TIME
         {
             self.reopen_delay = REOPEN_DELAY;
@@ -126,7 +126,7 @@ impl Lifetime {
         let asked = closed.map_or(Duration::ZERO, |(_, retry_after)| retry_after.min(MAX_RETRY_AFTER));
         let delay = if asked.is_zero() { self.reopen_delay } else { asked };
         self.reopen_delay = (self.reopen_delay * 2).min(MAX_REOPEN_DELAY);
-        self.phase = Phase::Closed(Some(now + delay));
+        self.phase = StreamPhase::Closed(Some(now + delay));
         if matches!(closed, Some((Reason::SessionEnded, _))) {
             // Nothing to open until GetOps stands again.
             self.has_session = false;
@@ -136,19 +136,19 @@ impl Lifetime {
     pub(super) fn demand(&mut self, now: Instant) -> Demand {
         let idle_end = self.idle_since.map(|since| since + IDLE_TIME);
         match self.phase {
-            Phase::Closed(_) if !self.has_session || self.idle_since.is_some() => Demand::Wait(None),
-            Phase::Closed(Some(from)) if now < from => Demand::Wait(Some(from)),
-            Phase::Closed(_) => {
-                self.phase = Phase::Opening(now);
+            StreamPhase::Closed(_) if !self.has_session || self.idle_since.is_some() => Demand::Wait(None),
+            StreamPhase::Closed(Some(from)) if now < from => Demand::Wait(Some(from)),
+            StreamPhase::Closed(_) => {
+                self.phase = StreamPhase::Opening(now);
                 Demand::Open
             }
             _ if idle_end.is_some_and(|end| now >= end) => {
-                self.phase = Phase::Closed(None);
+                self.phase = StreamPhase::Closed(None);
                 Demand::Close
             }
-            Phase::Opening(since) if now >= since + ANSWER_TIMEOUT => self.close(now),
-            Phase::Opening(since) => Demand::Wait(earlier(idle_end, Some(since + ANSWER_TIMEOUT))),
-            Phase::Open(_) => self.demand_of_open(now, idle_end),
+            StreamPhase::Opening(since) if now >= since + ANSWER_TIMEOUT => self.close(now),
+            StreamPhase::Opening(since) => Demand::Wait(earlier(idle_end, Some(since + ANSWER_TIMEOUT))),
+            StreamPhase::Open(_) => self.demand_of_open(now, idle_end),
         }
     }
 

@@ -25,7 +25,7 @@ const ENTRY_BYTES: usize = 192;
 
 /// An object of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ObjectKey {
+pub(super) struct QueueKey {
     pub(super) scope_id: u32,
     namespace: Box<str>,
     name: Box<str>,
@@ -34,7 +34,7 @@ pub(super) struct ObjectKey {
 /// An event that waits.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedEvent {
-    pub(super) key: Arc<ObjectKey>,
+    pub(super) key: Arc<QueueKey>,
     pub(super) rv: Box<str>,
     /// The event without `held_ms`.
     pub(super) encoded: Box<[u8]>,
@@ -83,7 +83,7 @@ impl QueueItem {
 
 impl QueuedEvent {
     fn new(event: &Event, is_checkpoint: bool, now: Instant) -> Self {
-        let key = ObjectKey {
+        let key = QueueKey {
             scope_id: event.scope_id,
             namespace: event.namespace.as_str().into(),
             name: event.name.as_str().into(),
@@ -133,7 +133,7 @@ pub(super) struct PendingQueue {
     items: BTreeMap<u64, QueueItem>,
     next_place: u64,
     /// Place of the newest entry of each object.
-    places: BTreeMap<Arc<ObjectKey>, u64>,
+    places: BTreeMap<Arc<QueueKey>, u64>,
     scopes: BTreeMap<u32, ScopeProgress>,
     /// Scopes that were read further than what was sent says.
     unsent_checkpoints: BTreeSet<u32>,
@@ -220,7 +220,7 @@ impl PendingQueue {
     }
 
     /// The entry that a newer event of its object replaces: its place, since when it is moved, and its bytes.
-    fn replaceable(&self, key: &ObjectKey, now: Instant) -> Option<(u64, Instant, usize)> {
+    fn replaceable(&self, key: &QueueKey, now: Instant) -> Option<(u64, Instant, usize)> {
         let place = *self.places.get(key)?;
         let item = self.items.get(&place)?;
         let QueueItem::Event(event) = item else { return None };

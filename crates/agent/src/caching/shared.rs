@@ -5,14 +5,14 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::delivery::ReaderId;
+use super::account_sender::ReaderId;
 use super::memory::QueueMemory;
-use super::stream::CachingStream;
+use super::stream::CachingSender;
 
 /// The state of the stream. Each change of it wakes the driver.
 #[derive(Debug)]
 pub struct SharedStream {
-    state: Mutex<CachingStream>,
+    state: Mutex<CachingSender>,
     changed: Notify,
     room: Notify,
 }
@@ -20,19 +20,19 @@ pub struct SharedStream {
 impl SharedStream {
     /// A stream without accounts.
     pub fn new(memory: QueueMemory) -> Self {
-        let state = Mutex::new(CachingStream::new(memory, now()));
+        let state = Mutex::new(CachingSender::new(memory, now()));
         Self { state, changed: Notify::new(), room: Notify::new() }
     }
 
     /// Changes the state, and wakes the driver.
-    pub fn change<T>(&self, change: impl FnOnce(&mut CachingStream, Instant) -> T) -> T {
+    pub fn change<T>(&self, change: impl FnOnce(&mut CachingSender, Instant) -> T) -> T {
         let result = change(&mut self.state.lock(), now());
         self.changed.notify_one();
         result
     }
 
     /// The same for the driver itself, which looks again anyway. Queues may have room afterwards.
-    pub(super) fn drive<T>(&self, change: impl FnOnce(&mut CachingStream, Instant) -> T) -> T {
+    pub(super) fn drive<T>(&self, change: impl FnOnce(&mut CachingSender, Instant) -> T) -> T {
         let result = change(&mut self.state.lock(), now());
         self.room.notify_waiters();
         result

@@ -1,20 +1,20 @@
 //! All accounts of an agent on one stream: whose turn it is, and within which credit.
 //!
 //! The driver feeds in assignments, what readers report, and the hub's frames; after each it calls
-//! [`CachingStream::poll`] until that says [`StreamAction::Wait`].
+//! [`CachingSender::poll`] until that says [`StreamAction::Wait`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::account_sender::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand};
 use super::batch::{EncodedFrame, MAX_BATCH_EVENTS};
-use super::credit::StreamCredit;
-use super::delivery::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand};
-use super::lifetime::{Demand, Lifetime, earlier};
+use super::credit::SenderCredit;
+use super::lifetime::{Demand, StreamLifetime, earlier};
 use super::memory::QueueMemory;
 use super::sent_events::SentEvents;
 use super::turns::Turns;
-use super::unacked::InFlight;
+use super::unacked::InFlightSize;
 use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::closed::Reason;
@@ -83,14 +83,14 @@ pub struct FrameOutcome {
 
 /// The agent's stream of cached objects.
 #[derive(Clone, Debug)]
-pub struct CachingStream {
+pub struct CachingSender {
     identity: Option<StreamIdentity>,
-    lifetime: Lifetime,
+    lifetime: StreamLifetime,
     /// Number of the last stream.
     stream: u64,
-    credit: StreamCredit,
+    credit: SenderCredit,
     memory: QueueMemory,
-    accounts: BTreeMap<Arc<str>, AccountDelivery>,
+    accounts: BTreeMap<Arc<str>, AccountSender>,
     turns: Turns,
     /// Events of all accounts that are in flight.
     in_flight_events: usize,
@@ -100,14 +100,14 @@ pub struct CachingStream {
     used: DeliveryNumbers,
 }
 
-impl CachingStream {
+impl CachingSender {
     /// A stream without accounts.
     pub fn new(memory: QueueMemory, now: Instant) -> Self {
         Self {
             identity: None,
-            lifetime: Lifetime::new(now),
+            lifetime: StreamLifetime::new(now),
             stream: 0,
-            credit: StreamCredit::new(now),
+            credit: SenderCredit::new(now),
             memory,
             accounts: BTreeMap::new(),
             turns: Turns::default(),
@@ -136,7 +136,7 @@ impl CachingStream {
             return Vec::new();
         }
         let commands = self.end_account(&uid, now);
-        let mut delivery = AccountDelivery::new(fence, max_resumable_age, self.used);
+        let mut delivery = AccountSender::new(fence, max_resumable_age, self.used);
         if self.lifetime.is_open() {
             delivery.attach(self.max_message_bytes());
         }
@@ -171,19 +171,19 @@ impl CachingStream {
     }
 
     /// An account and the memory of its queue, to change them: it may have something to send afterwards.
-    pub fn account(&mut self, uid: &str) -> Option<(&mut AccountDelivery, &mut QueueMemory)> {
+    pub fn account(&mut self, uid: &str) -> Option<(&mut AccountSender, &mut QueueMemory)> {
         let (key, _) = self.accounts.get_key_value(uid)?;
         self.turns.wake(key);
         self.accounts.get_mut(uid).map(|delivery| (delivery, &mut self.memory))
     }
 
     /// An account and the memory of its queue.
-    pub fn inspect(&self, uid: &str) -> Option<(&AccountDelivery, &QueueMemory)> {
+    pub fn inspect(&self, uid: &str) -> Option<(&AccountSender, &QueueMemory)> {
         self.accounts.get(uid).map(|delivery| (delivery, &self.memory))
     }
 
     /// What was in flight is committed, or discarded.
-    fn settle(&mut self, freed: InFlight, now: Instant) {
+    fn settle(&mut self, freed: InFlightSize, now: Instant) {
         self.in_flight_events -= freed.events;
         if freed.bytes > 0 {
             self.credit.settle(freed.bytes, now);
@@ -209,7 +209,7 @@ impl CachingStream {
 
     fn detach(&mut self) {
         self.ends.clear();
-        self.accounts.values_mut().for_each(AccountDelivery::detach);
+        self.accounts.values_mut().for_each(AccountSender::detach);
         self.in_flight_events = 0;
     }
 
@@ -252,7 +252,7 @@ impl CachingStream {
     }
 
     fn attach(&mut self, now: Instant) {
-        self.credit = StreamCredit::new(now);
+        self.credit = SenderCredit::new(now);
         let max_message_bytes = self.max_message_bytes();
         self.accounts.values_mut().for_each(|delivery| delivery.attach(max_message_bytes));
         self.accounts.keys().for_each(|uid| self.turns.wake(uid));
@@ -443,11 +443,11 @@ impl BlockedAccounts {
     }
 
     /// What is left of the stream's credit: what is lent is kept for the first that waits, if it needs that.
-    fn rest(&self, credit: &StreamCredit) -> usize {
+    fn rest(&self, credit: &SenderCredit) -> usize {
         credit.available().min(credit.available_beside(self.reserved))
     }
 
-    fn credit_for(&self, credit: &StreamCredit, in_flight: usize) -> usize {
+    fn credit_for(&self, credit: &SenderCredit, in_flight: usize) -> usize {
         self.rest(credit).min(credit.account_allowance(in_flight))
     }
 }

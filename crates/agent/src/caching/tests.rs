@@ -12,8 +12,8 @@ use kubesvc_core::wire::events::{
     SyncBasis, blob, cache_up,
 };
 
+mod account_sender;
 mod basis;
-mod delivery;
 mod lifetime;
 mod queue;
 mod stream;

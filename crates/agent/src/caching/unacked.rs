@@ -13,12 +13,12 @@ pub(super) struct UnackedBatch {
 
 /// What was sent on the current stream and is not known to be committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InFlight {
+pub(super) struct InFlightSize {
     pub(super) bytes: usize,
     pub(super) events: usize,
 }
 
-impl InFlight {
+impl InFlightSize {
     /// The difference to less of it.
     pub(super) fn minus(self, less: Self) -> Self {
         Self { bytes: self.bytes - less.bytes, events: self.events - less.events }
@@ -33,7 +33,7 @@ pub(super) struct UnackedBatches {
     batches: VecDeque<UnackedBatch>,
     /// Number of the batches in flight.
     sent: usize,
-    in_flight: InFlight,
+    in_flight: InFlightSize,
     /// Bytes of all batches.
     bytes: usize,
 }
@@ -44,7 +44,7 @@ impl UnackedBatches {
     }
 
     /// What is in flight.
-    pub(super) fn in_flight(&self) -> InFlight {
+    pub(super) fn in_flight(&self) -> InFlightSize {
         self.in_flight
     }
 
@@ -56,7 +56,7 @@ impl UnackedBatches {
     /// The stream ended, or another one is open: nothing is in flight.
     pub(super) fn unsend(&mut self) {
         self.sent = 0;
-        self.in_flight = InFlight::default();
+        self.in_flight = InFlightSize::default();
     }
 
     /// The first batch that is not in flight.
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn sums(unacked: &UnackedBatches) -> (usize, usize, usize) {
-        let InFlight { bytes, events } = unacked.in_flight();
+        let InFlightSize { bytes, events } = unacked.in_flight();
         (bytes, events, unacked.unsent_bytes())
     }
 

@@ -16,13 +16,13 @@ use crate::cluster::authentication::Redactor;
 use crate::cluster::check::{CheckAnswer, CheckStep, ConnectionCheck};
 use crate::cluster::error::BrokenConnection;
 use crate::cluster::exchange::RequestBody;
-use crate::cluster::pool::{ConnectionSlot, Lease, Pool};
+use crate::cluster::pool::{Lease, Pool, PoolSlot};
 use crate::cluster::tls::ServerCertificate;
 use crate::cluster::{
     ClusterContext, ClusterEndpoint, ClusterError, ClusterRequest, ClusterResponse, Use, authentication,
     error,
 };
-use crate::metrics::Requests;
+use crate::metrics::ClusterRequestCounter;
 
 /// Maximum number of kept connections on which one request is tried that turn out to be closed.
 const MAX_CLOSED_CONNECTIONS: usize = 4;
@@ -287,7 +287,7 @@ impl ClusterClient {
     /// # Errors
     ///
     /// [`ClusterError::TooManyWatches`] if all are taken.
-    pub fn slot(&self, purpose: Use) -> Result<ConnectionSlot, ClusterError> {
+    pub fn slot(&self, purpose: Use) -> Result<PoolSlot, ClusterError> {
         self.pool(purpose).slot()
     }
 
@@ -423,7 +423,7 @@ impl ClusterClient {
 
 /// Counts a request when it is dropped: by the status of its response, or 0 if there is none. `None` if it was not sent.
 struct CountOnDrop<'r> {
-    requests: &'r Requests,
+    requests: &'r ClusterRequestCounter,
     status: Option<i32>,
 }
 

@@ -149,7 +149,7 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 /// another without end, such as watches: where each request takes a connection, those that have a slot do not displace one
 /// another.
 #[derive(Debug)]
-pub struct ConnectionSlot {
+pub struct PoolSlot {
     _permit: OwnedSemaphorePermit,
 }
 
@@ -171,7 +171,7 @@ struct PoolState {
     dials: usize,
 }
 
-enum NextStep {
+enum ConnectionChoice {
     Use(Arc<Connection>),
     Dial,
     Wait,
@@ -204,9 +204,9 @@ impl Pool {
     /// # Errors
     ///
     /// [`ClusterError::TooManyWatches`] if all are taken.
-    pub(super) fn slot(&self) -> Result<ConnectionSlot, ClusterError> {
+    pub(super) fn slot(&self) -> Result<PoolSlot, ClusterError> {
         match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(permit) => Ok(ConnectionSlot { _permit: permit }),
+            Ok(permit) => Ok(PoolSlot { _permit: permit }),
             Err(_) => Err(ClusterError::TooManyWatches { max: self.limits.connections }),
         }
     }
@@ -224,12 +224,12 @@ impl Pool {
             // From here on, no change is missed.
             changed.as_mut().enable();
             let (connection, dial) = match self.next_step() {
-                NextStep::Use(connection) => (connection, None),
-                NextStep::Dial => {
+                ConnectionChoice::Use(connection) => (connection, None),
+                ConnectionChoice::Dial => {
                     let (connection, dial) = self.dial(endpoint, context).await?;
                     (connection, Some(dial))
                 }
-                NextStep::Wait => {
+                ConnectionChoice::Wait => {
                     changed.await;
                     continue;
                 }
@@ -245,17 +245,17 @@ impl Pool {
         }
     }
 
-    fn next_step(&self) -> NextStep {
+    fn next_step(&self) -> ConnectionChoice {
         let mut state = self.state.lock();
         match state.connections.iter().find(|connection| connection.reserve()) {
-            Some(connection) => NextStep::Use(connection.clone()),
+            Some(connection) => ConnectionChoice::Use(connection.clone()),
             None if state.connections.len() + state.dials < self.limits.connections
                 && state.dials < self.limits.dials =>
             {
                 state.dials += 1;
-                NextStep::Dial
+                ConnectionChoice::Dial
             }
-            None => NextStep::Wait,
+            None => ConnectionChoice::Wait,
         }
     }
 

@@ -15,7 +15,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::caching::{HubConnection, StreamIdentity};
 use crate::cluster::{Trust, TrustError, system_verifier};
-use crate::link::StreamEnd;
+use crate::link::LinkEnd;
 use crate::link::connector::connector;
 use crate::requests::RequestsConnection;
 use crate::{AgentError, AgentOptions, KeepAlive};
@@ -215,17 +215,17 @@ pub(super) fn hello(
 }
 
 /// Opens the stream, sends the hello, and waits for the answer.
-pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
+pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStream, LinkEnd> {
     match timeout(HELLO_TIMEOUT, open(channel, hello)).await {
         Ok(result) => result,
-        Err(_) => Err(StreamEnd::Broken(format!(
+        Err(_) => Err(LinkEnd::Broken(format!(
             "the hub did not answer the hello within {} s",
             HELLO_TIMEOUT.as_secs()
         ))),
     }
 }
 
-async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
+async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, LinkEnd> {
     let mut client = OperationsClient::new(channel.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -240,14 +240,14 @@ async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEn
         Some(hub_frame::Frame::Accepted(accepted)) => {
             Ok(AcceptedStream { accepted, channel, outbound, inbound })
         }
-        Some(hub_frame::Frame::Refused(refused)) => Err(StreamEnd::Refused(refused)),
-        Some(_) => Err(StreamEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
-        None => Err(StreamEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
+        Some(hub_frame::Frame::Refused(refused)) => Err(LinkEnd::Refused(refused)),
+        Some(_) => Err(LinkEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
+        None => Err(LinkEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
     }
 }
 
 /// The end of a stream with an error.
-pub(super) fn broken(status: &Status) -> StreamEnd {
+pub(super) fn broken(status: &Status) -> LinkEnd {
     let remedy = match status.code() {
         Code::Unimplemented => " (is this the address of a kubesvc hub?)",
         Code::Unauthenticated | Code::PermissionDenied => {
@@ -256,7 +256,7 @@ pub(super) fn broken(status: &Status) -> StreamEnd {
         _ => "",
     };
     let text = if status.message().is_empty() { chain(status) } else { status.message().to_owned() };
-    StreamEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
+    LinkEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
 }
 
 /// A text from the hub, made safe for a log line.

@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tracing::Instrument as _;
 
-use crate::accounts::Accounts;
 use crate::activation::DefinitionOrigin;
+use crate::command_executor::CommandExecutor;
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
@@ -44,7 +44,7 @@ impl Probes {
     }
 
     /// Starts a probe. A probe identical to a running one is answered only once.
-    pub(super) fn ask(&mut self, probe: Probe, accounts: &Accounts) {
+    pub(super) fn ask(&mut self, probe: Probe, accounts: &CommandExecutor) {
         let Some(account) = &probe.account else {
             return tracing::warn!("ignored a probe without an account from the hub");
         };
@@ -77,7 +77,11 @@ impl Probes {
     }
 
     /// Returns the target of a probe and the origin of its definition, or the reason why it is refused.
-    fn objection(&self, probe: &Probe, accounts: &Accounts) -> Result<(Target, DefinitionOrigin), Failure> {
+    fn objection(
+        &self,
+        probe: &Probe,
+        accounts: &CommandExecutor,
+    ) -> Result<(Target, DefinitionOrigin), Failure> {
         let name = probe.account.as_ref().map(|account| account.name.as_str()).unwrap_or_default();
         let Some(target) = probe.target.clone() else {
             let why = "the probe asks for something that this version of the agent does not know";
@@ -117,7 +121,7 @@ impl Probes {
     }
 
     /// Processes the end of a probe.
-    pub(super) fn take(&mut self, task: Id, result: Result<(), Failure>, accounts: &Accounts) {
+    pub(super) fn take(&mut self, task: Id, result: Result<(), Failure>, accounts: &CommandExecutor) {
         let Some(probe) = self.of_task.remove(&task) else { return };
         let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
         // An older probe of the account that ended before it was cancelled; its result does not count.
@@ -128,7 +132,7 @@ impl Probes {
         self.answer(probe, result, accounts);
     }
 
-    fn answer(&mut self, probe: Probe, result: Result<(), Failure>, accounts: &Accounts) {
+    fn answer(&mut self, probe: Probe, result: Result<(), Failure>, accounts: &CommandExecutor) {
         accounts.metrics().probed(&result);
         let AccountRef { name, .. } = probe.account.clone().unwrap_or_default();
         match &result {

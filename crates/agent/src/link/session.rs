@@ -8,10 +8,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::Streaming;
 
-use crate::accounts::Accounts;
+use crate::command_executor::CommandExecutor;
 use crate::health::AgentStatus;
 use crate::link::probes::Probes;
-use crate::link::{StopSignals, StreamEnd, dial, up_to};
+use crate::link::{LinkEnd, StopSignals, dial, up_to};
 use crate::static_accounts::StaticAccountList;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::agent_frame::Frame;
@@ -38,7 +38,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) struct LinkSession<'a> {
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
-    accounts: &'a mut Accounts,
+    accounts: &'a mut CommandExecutor,
     status: &'a AgentStatus,
     heartbeat: Duration,
     /// Maximum size of the accounts in one frame to this hub, in bytes.
@@ -88,7 +88,7 @@ impl<'a> LinkSession<'a> {
     pub(super) fn new(
         accepted: &Accepted,
         (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
-        accounts: &'a mut Accounts,
+        accounts: &'a mut CommandExecutor,
         status: &'a AgentStatus,
         idle_timeout: Duration,
     ) -> Self {
@@ -122,7 +122,7 @@ impl<'a> LinkSession<'a> {
     }
 
     /// Serves until the stream ends, for any reason. Once the agent drains, the hub is told to give it nothing new.
-    pub(super) async fn run(mut self, stop: &StopSignals) -> StreamEnd {
+    pub(super) async fn run(mut self, stop: &StopSignals) -> LinkEnd {
         let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut working_interval = interval(WORKING_INTERVAL);
@@ -240,10 +240,10 @@ impl<'a> LinkSession<'a> {
     }
 
     /// Reason for a closed stream. If the hub asked the agent to leave, that was expected.
-    fn closed(&self, problem: &str) -> StreamEnd {
+    fn closed(&self, problem: &str) -> LinkEnd {
         match self.leave_at {
-            Some(at) => StreamEnd::Drained(at),
-            None => StreamEnd::Broken(problem.to_owned()),
+            Some(at) => LinkEnd::Drained(at),
+            None => LinkEnd::Broken(problem.to_owned()),
         }
     }
 
@@ -279,7 +279,7 @@ impl<'a> LinkSession<'a> {
         AgentFrame { seq: self.sent, ack: self.handled, frame: Some(frame) }
     }
 
-    async fn stop(mut self) -> StreamEnd {
+    async fn stop(mut self) -> LinkEnd {
         let goodbye = async {
             if self.draining != DrainingNotice::Sent {
                 let frame = self.numbered(Frame::Draining(Draining {}));
@@ -294,13 +294,13 @@ impl<'a> LinkSession<'a> {
             close(self.outbound, self.inbound).await
         };
         let _ = timeout(GOODBYE_TIMEOUT, goodbye).await;
-        StreamEnd::Stopped
+        LinkEnd::Stopped
     }
 
-    async fn leave(self) -> StreamEnd {
+    async fn leave(self) -> LinkEnd {
         let at = self.leave_at.unwrap_or_else(Instant::now);
         let _ = timeout(GOODBYE_TIMEOUT, close(self.outbound, self.inbound)).await;
-        StreamEnd::Drained(at)
+        LinkEnd::Drained(at)
     }
 }
 
@@ -323,7 +323,7 @@ fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, Stri
     (idle_timeout, format!("the hub said nothing for {seconds} s (clouddriver.keepAliveOperationSeconds)"))
 }
 
-async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> LinkEvent {
+async fn progress(accounts: &mut CommandExecutor, probes: &mut Probes) -> LinkEvent {
     let ended = tokio::select! {
         () = accounts.progress() => None,
         ended = probes.ended() => Some(ended),

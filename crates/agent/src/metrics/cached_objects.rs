@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use super::{Label, PlainCounter};
 use crate::caching::SentEvents;
 use crate::scrub::OmissionReason;
-use crate::watch::{LeftOut, ListReason, WatchEnd};
+use crate::watch::{ListReason, OmittedItem, WatchEnd};
 use crate::watch_registry::WatchCounts;
 
 /// Maximum number of kinds, and of groups, that have a value of their own.
@@ -92,13 +92,13 @@ impl CachedObjectMetrics {
     }
 
     /// Counts an object that is sent without its body, or not at all.
-    pub fn omitted(&self, what: &LeftOut) {
+    pub fn omitted(&self, what: &OmittedItem) {
         let why = match what {
-            LeftOut::Body(body) => match body.why {
+            OmittedItem::Body(body) => match body.why {
                 OmissionReason::TooLarge { .. } => "too_large",
                 OmissionReason::Unparsable(_) => "unparsable",
             },
-            LeftOut::Object(_) => "unidentified",
+            OmittedItem::Object(_) => "unidentified",
         };
         self.omitted.get_or_create(&[("why", why)]).inc();
     }

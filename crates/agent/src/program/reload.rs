@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::split;
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::{Content, WatchedFiles};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskSpec, blocking};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec, blocking};
 use kubesvc_runtime::config::agent::AgentSettings;
 use kubesvc_runtime::config::{self, ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
 
@@ -78,7 +78,11 @@ impl Settings {
                     settings.changing.is_some()
                 };
                 let is_changing = blocking(check).await;
-                if is_changing { Outcome::Again(Vec::new(), SETTLE_DELAY.min(pace)) } else { Outcome::Done }
+                if is_changing {
+                    AttemptOutcome::Again(Vec::new(), SETTLE_DELAY.min(pace))
+                } else {
+                    AttemptOutcome::Done
+                }
             }
         });
     }

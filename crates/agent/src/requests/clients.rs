@@ -9,9 +9,9 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::account_table::{AccountTable, HeldDefinition};
-use crate::accounts::Activators;
 use crate::activation::{Activator, Definition, DiscoveryTags};
 use crate::cluster::ClusterClient;
+use crate::command_executor::Activators;
 use kubesvc_core::cache::selection::ServedKind;
 use kubesvc_core::wire::common::Failure;
 

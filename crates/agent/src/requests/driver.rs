@@ -11,17 +11,17 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{AccountRequests, RequestsConnection};
+use super::{RequestService, RequestsConnection};
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Frame, NumberedFrame};
-use kubesvc_core::requests::wire::{self, AgentEnd, Opening as First};
+use kubesvc_core::requests::wire::{self, AgentEnd, Opening};
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
     Begin, Ping, Refused, RequestDown, RequestUp, Running, request_down, request_up,
 };
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
-use kubesvc_runtime::request_channel::{Opening, RequestChannel};
+use kubesvc_runtime::request_channel::{NewRequest, RequestChannel};
 
 /// Time limit for the hub's first frame.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const WRONG_REPLICA_DELAY: Duration = Duration::from_secs(5);
 const REOPEN_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
 /// Why a stream ended.
-enum StreamEnd {
+enum RequestStreamEnd {
     /// The hub refused it.
     Refused(Refused),
     /// It broke; it had been open for this long.
@@ -49,7 +49,7 @@ enum StreamEnd {
 /// Drives the stream of requests, for ever.
 #[derive(Debug)]
 pub struct RequestsDriver {
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
     connection: watch::Receiver<Option<RequestsConnection>>,
     budget: Arc<CreditBudget>,
 }
@@ -57,7 +57,7 @@ pub struct RequestsDriver {
 impl RequestsDriver {
     /// A driver for the sessions that `connection` names.
     pub fn new(
-        service: Arc<AccountRequests>,
+        service: Arc<RequestService>,
         connection: watch::Receiver<Option<RequestsConnection>>,
     ) -> Self {
         Self { service, connection, budget: CreditBudget::new(MAX_CREDIT_OF_AGENT, None) }
@@ -89,17 +89,17 @@ impl RequestsDriver {
         let (mut wrong_replica, mut delay) = (0, REOPEN_DELAYS[0]);
         loop {
             let wait = match self.serve_stream(connection).await {
-                StreamEnd::Refused(refused) if refused.reason() == Reason::WrongReplica => {
+                RequestStreamEnd::Refused(refused) if refused.reason() == Reason::WrongReplica => {
                     wrong_replica += 1;
                     if wrong_replica <= MAX_QUICK_TRIES { Duration::ZERO } else { WRONG_REPLICA_DELAY }
                 }
-                StreamEnd::Refused(refused) => {
+                RequestStreamEnd::Refused(refused) => {
                     let reason = refused.reason().as_str_name();
                     tracing::info!(reason, "the hub refuses the stream of requests");
                     Duration::from_millis(refused.retry_after_ms.into())
                         .clamp(REOPEN_DELAYS[0], REOPEN_DELAYS[1])
                 }
-                StreamEnd::Broken(why, lifetime) => {
+                RequestStreamEnd::Broken(why, lifetime) => {
                     tracing::info!("the stream of requests ended: {why}");
                     if lifetime > REOPEN_DELAYS[1] {
                         (delay, wrong_replica) = (REOPEN_DELAYS[0], 0);
@@ -114,9 +114,9 @@ impl RequestsDriver {
         }
     }
 
-    async fn serve_stream(&self, connection: &RequestsConnection) -> StreamEnd {
+    async fn serve_stream(&self, connection: &RequestsConnection) -> RequestStreamEnd {
         let opened = Instant::now();
-        let broken = |why: String| StreamEnd::Broken(why, opened.elapsed());
+        let broken = |why: String| RequestStreamEnd::Broken(why, opened.elapsed());
         let begin = Begin {
             session_id: connection.session_id.clone(),
             agent_id: connection.agent_id.clone(),
@@ -125,7 +125,7 @@ impl RequestsDriver {
             apply: Some(self.service.settings.apply.clone()),
         };
         let begin = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
-        let stream = OpenStream::new(&self.service, &self.budget, &connection.boot_id);
+        let stream = OpenRequestStream::new(&self.service, &self.budget, &connection.boot_id);
         let mut client = OperationsClient::new(connection.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -136,7 +136,9 @@ impl RequestsDriver {
         };
         let inbound = match timeout(READY_TIMEOUT, opening).await {
             Ok(Ok((inbound, Some(request_down::Frame::Ready(_))))) => inbound,
-            Ok(Ok((_, Some(request_down::Frame::Refused(refused))))) => return StreamEnd::Refused(refused),
+            Ok(Ok((_, Some(request_down::Frame::Refused(refused))))) => {
+                return RequestStreamEnd::Refused(refused);
+            }
             Ok(Ok(_)) => return broken("its first frame is neither Ready nor Refused".to_owned()),
             Ok(Err(status)) => return broken(format!("{:?}: {}", status.code(), status.message())),
             Err(_) => return broken("the hub did not answer in time".to_owned()),
@@ -147,8 +149,8 @@ impl RequestsDriver {
 }
 
 /// A stream that is open, or about to be. Dropping it ends its requests.
-struct OpenStream<'d> {
-    service: &'d Arc<AccountRequests>,
+struct OpenRequestStream<'d> {
+    service: &'d Arc<RequestService>,
     boot_id: &'d str,
     outgoing: Outgoing,
 }
@@ -164,7 +166,7 @@ struct Outgoing {
     is_over: CancellationToken,
 }
 
-impl Drop for OpenStream<'_> {
+impl Drop for OpenRequestStream<'_> {
     fn drop(&mut self) {
         let Outgoing { channel, is_over, .. } = &self.outgoing;
         is_over.cancel();
@@ -173,8 +175,8 @@ impl Drop for OpenStream<'_> {
     }
 }
 
-impl<'d> OpenStream<'d> {
-    fn new(service: &'d Arc<AccountRequests>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
+impl<'d> OpenRequestStream<'d> {
+    fn new(service: &'d Arc<RequestService>, budget: &Arc<CreditBudget>, boot_id: &'d str) -> Self {
         let outgoing = Outgoing {
             channel: RequestChannel::new(CreditBudget::new(MAX_CREDIT_OF_AGENT, Some(Arc::clone(budget)))),
             last_frame: Arc::new(Mutex::new(Instant::now())),
@@ -206,16 +208,16 @@ impl<'d> OpenStream<'d> {
         match frame {
             Some(Down::Open(open)) if id > 0 => {
                 let credit = open.credit;
-                let first = First::Open(Box::new(open));
-                if let Opening::Opened(exchange, First::Open(open)) =
+                let first = Opening::Open(Box::new(open));
+                if let NewRequest::Opened(exchange, Opening::Open(open)) =
                     channel.receive_opening(id, first, credit)
                 {
                     self.service.open(exchange, *open);
                 }
             }
             Some(Down::Recall(recall)) if id > 0 => {
-                let opening = channel.receive_opening(id, First::Recall(recall), INITIAL_CREDIT);
-                if let Opening::Opened(exchange, First::Recall(recall)) = opening {
+                let opening = channel.receive_opening(id, Opening::Recall(recall), INITIAL_CREDIT);
+                if let NewRequest::Opened(exchange, Opening::Recall(recall)) = opening {
                     self.service.recall(exchange, &recall, self.boot_id);
                 }
             }
@@ -295,9 +297,9 @@ mod tests {
             is_silent: CancellationToken::new(),
             is_over: CancellationToken::new(),
         };
-        let first = First::Open(Box::<Open>::default());
+        let first = Opening::Open(Box::<Open>::default());
         let opening = outgoing.channel.receive_opening(1, first, MAX_CREDIT);
-        let Opening::Opened(exchange, _) = opening else { unreachable!("its id is new") };
+        let NewRequest::Opened(exchange, _) = opening else { unreachable!("its id is new") };
         assert!(exchange.send_head(Head { status: 200, headers: Vec::new() }));
         let (mut ticks, mut pings, mut lists) = (ticks(), 0, 0);
         let began = Instant::now();

@@ -17,23 +17,23 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::answering::LastPart;
-use super::{AccountRequests, RequestMetrics, RequestSettings};
+use super::answers::LastPart;
+use super::{RequestService, RequestServiceMetrics, RequestSettings};
 use crate::account_table::{AccountTable, Effect};
-use crate::accounts::Activators;
 use crate::activation::{ActivatedAccount, Activator, Definition};
 use crate::cluster::tests::test_server::{Authority, ServerOptions, TestServer, kubeconfig, whole};
+use crate::command_executor::Activators;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Event, Frame};
-use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening as First};
+use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{
     AccountSpec, ApplySettings, ClusterIdentity, Head, Header, Open, Recall, RetrySettings,
 };
-use kubesvc_runtime::request_channel::{Exchange, Opening, RequestChannel};
+use kubesvc_runtime::request_channel::{Exchange, NewRequest, RequestChannel};
 
 /// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ const UID: &str = "uid-1";
 
 /// An agent that holds one account, and the stream to it.
 struct World {
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
     table: Arc<Mutex<AccountTable>>,
     hub: Arc<RequestChannel<HubEnd>>,
     server: TestServer,
@@ -54,22 +54,22 @@ struct World {
 async fn carry(
     hub: Arc<RequestChannel<HubEnd>>,
     agent: Arc<RequestChannel<AgentEnd>>,
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
 ) {
     loop {
         while let Some((id, frame)) = hub.next_frame() {
             let frame = match frame {
                 Frame::Head(first) => {
                     let credit = match &first {
-                        First::Open(open) => open.credit,
-                        First::Recall(_) => INITIAL_CREDIT,
+                        Opening::Open(open) => open.credit,
+                        Opening::Recall(_) => INITIAL_CREDIT,
                     };
                     match agent.receive_opening(id, first, credit) {
-                        Opening::Opened(exchange, First::Open(open)) => service.open(exchange, *open),
-                        Opening::Opened(exchange, First::Recall(recall)) => {
+                        NewRequest::Opened(exchange, Opening::Open(open)) => service.open(exchange, *open),
+                        NewRequest::Opened(exchange, Opening::Recall(recall)) => {
                             service.recall(exchange, &recall, BOOT_ID);
                         }
-                        Opening::Nothing => {}
+                        NewRequest::Nothing => {}
                     }
                     continue;
                 }
@@ -147,7 +147,7 @@ impl World {
         hold(&table, spec);
         let activators = Activators { all: Activator::new(Vec::new(), 4), own: StaticAccountFile::default() };
         let service =
-            AccountRequests::new(Arc::clone(&table), activators, settings, RequestMetrics::default());
+            RequestService::new(Arc::clone(&table), activators, settings, RequestServiceMetrics::default());
         let (hub, carrying) = connect(&service);
         Self { service, table, hub, server, released, _carrying: carrying }
     }
@@ -171,14 +171,14 @@ impl World {
             let mut open =
                 Open { account: Some(reference(3)), credit, head_within_ms: 10_000, ..Open::default() };
             change(&mut open);
-            First::Open(Box::new(open))
+            Opening::Open(Box::new(open))
         });
         opened.expect("room")
     }
 
     fn recall(&self, request_id: &str, boot_id: &str) -> Exchange<HubEnd> {
         let recall = Recall { request_id: request_id.to_owned(), boot_id: boot_id.to_owned() };
-        let exchange = self.hub.open(|_| First::Recall(recall)).expect("room");
+        let exchange = self.hub.open(|_| Opening::Recall(recall)).expect("room");
         exchange.end();
         exchange
     }
@@ -226,7 +226,7 @@ fn hold(table: &Mutex<AccountTable>, spec: AccountSpec) {
     table.lock().finished(&account.uid, attempt, Ok(reached));
 }
 
-fn connect(service: &Arc<AccountRequests>) -> (Arc<RequestChannel<HubEnd>>, AbortOnDropHandle<()>) {
+fn connect(service: &Arc<RequestService>) -> (Arc<RequestChannel<HubEnd>>, AbortOnDropHandle<()>) {
     let budget = || CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
     let (hub, agent) = (RequestChannel::new(budget()), RequestChannel::new(budget()));
     /// Ends the requests of a stream with it.
@@ -577,8 +577,8 @@ async fn no_request_begins_beside_a_drop_that_does_not_find_it() {
             target: b"/api/v1/namespaces/a/pods".to_vec(),
             ..Open::default()
         };
-        let opening = agent.receive_opening(1, First::Open(Box::new(open)), INITIAL_CREDIT);
-        let Opening::Opened(exchange, First::Open(open)) = opening else { panic!("its id is new") };
+        let opening = agent.receive_opening(1, Opening::Open(Box::new(open)), INITIAL_CREDIT);
+        let NewRequest::Opened(exchange, Opening::Open(open)) = opening else { panic!("its id is new") };
         let (is_ready, begins) = (AtomicBool::new(false), AtomicBool::new(false));
         let wait_for = |flag: &AtomicBool| {
             while !flag.load(Ordering::Acquire) {

@@ -10,7 +10,7 @@ const MAX_VERSION_CHARS: usize = 64;
 
 /// Who an object is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct ObjectIdentity {
     /// Namespace; empty for a cluster-wide object.
     pub namespace: String,
     /// Name; not empty.
@@ -105,7 +105,7 @@ pub(super) enum FoundText {
 
 impl FoundIdentity {
     /// The identity, if it can be stored. `scope` is the namespace that was asked for; empty for all.
-    pub(super) fn checked(self, scope: &str) -> Result<Identity, IdentityError> {
+    pub(super) fn checked(self, scope: &str) -> Result<ObjectIdentity, IdentityError> {
         let name = self.name.checked("metadata.name", MAX_NAME_CHARS)?;
         let namespace = self.namespace.checked("metadata.namespace", MAX_NAMESPACE_CHARS)?;
         let uid = self.uid.checked("metadata.uid", MAX_UID_CHARS)?;
@@ -116,7 +116,7 @@ impl FoundIdentity {
         if !scope.is_empty() && namespace != scope {
             return Err(IdentityError::OutsideScope { namespace, scope: scope.to_owned() });
         }
-        Ok(Identity { namespace, name, uid, resource_version })
+        Ok(ObjectIdentity { namespace, name, uid, resource_version })
     }
 
     /// Namespace and name for a message.

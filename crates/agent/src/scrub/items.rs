@@ -4,7 +4,7 @@ use hyper::body::Bytes;
 
 use crate::scrub::MAX_ITEM_BYTES;
 use crate::scrub::json::{ValueScan, leading_space};
-use crate::scrub::list_head::{Field, ListError, ListHead, ListPage};
+use crate::scrub::list_head::{ListError, ListHead, ListMember, ListPage};
 use crate::scrub::piece::{Piece, append};
 
 /// Where in a list the next byte stands.
@@ -19,11 +19,11 @@ enum Position {
     /// Within a key.
     InKey,
     /// Between a key and its colon.
-    Colon(Field),
+    Colon(ListMember),
     /// Before a value.
-    Value(Field),
+    Value(ListMember),
     /// Within a value.
-    InValue(Field),
+    InValue(ListMember),
     /// After a value.
     AfterValue,
     /// After the opening bracket of the items.
@@ -150,10 +150,12 @@ impl ItemSplitter {
             (Position::FirstKey | Position::AfterValue, b'}') => (Position::End, 1),
             (Position::FirstKey | Position::Key, b'"') => (Position::InKey, 0),
             (Position::Colon(field), b':') => (Position::Value(field), 1),
-            (Position::Value(Field::Items), b'[') => (Position::FirstItem, 1),
+            (Position::Value(ListMember::Items), b'[') => (Position::FirstItem, 1),
             // `null`, which is checked once it has ended.
-            (Position::Value(Field::Items), b'n') => (Position::InValue(Field::Items), 0),
-            (Position::Value(field), _) if field != Field::Items && !matches!(byte, b',' | b'}' | b']') => {
+            (Position::Value(ListMember::Items), b'n') => (Position::InValue(ListMember::Items), 0),
+            (Position::Value(field), _)
+                if field != ListMember::Items && !matches!(byte, b',' | b'}' | b']') =>
+            {
                 (Position::InValue(field), 0)
             }
             (Position::AfterValue, b',') => (Position::Key, 1),
@@ -175,16 +177,16 @@ impl ItemSplitter {
         Ok(())
     }
 
-    fn value(&mut self, field: Field) -> Result<(), ListError> {
+    fn value(&mut self, field: ListMember) -> Result<(), ListError> {
         let (part, is_end) = self.scanned();
         match field {
-            Field::Kept(_) => self.head.value_part(&part)?,
-            Field::Items => self.head.key_part(&part),
-            Field::Ignored => {}
+            ListMember::Kept(_) => self.head.value_part(&part)?,
+            ListMember::Items => self.head.key_part(&part),
+            ListMember::Ignored => {}
         }
         if is_end {
-            if field == Field::Items && !self.head.end_null() {
-                return Err(self.unexpected(Position::Value(Field::Items)));
+            if field == ListMember::Items && !self.head.end_null() {
+                return Err(self.unexpected(Position::Value(ListMember::Items)));
             }
             self.position = Position::AfterValue;
         }
@@ -219,7 +221,7 @@ impl ItemSplitter {
             Position::Start => "an object",
             Position::FirstKey | Position::Key | Position::InKey => "a key",
             Position::Colon(_) => "a colon",
-            Position::Value(Field::Items) => "an array of items",
+            Position::Value(ListMember::Items) => "an array of items",
             Position::Value(_) | Position::InValue(_) => "a value",
             Position::AfterValue => "a comma or the end of the list",
             Position::FirstItem | Position::Item | Position::InItem => "an item that is an object",

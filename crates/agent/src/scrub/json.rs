@@ -91,7 +91,7 @@ impl ValueScan {
 
 /// A member of an object, or an element of an array.
 #[derive(Debug, PartialEq)]
-pub(super) struct Entry<'a> {
+pub(super) struct JsonEntry<'a> {
     /// The key, without escapes; empty for an element.
     pub(super) key: Cow<'a, str>,
     /// Where the member or element begins.
@@ -159,7 +159,7 @@ impl<'a> Entries<'a> {
         Ok((start..self.at, scan.extent()))
     }
 
-    fn entry(&mut self) -> Result<Option<Entry<'a>>, OutlineError> {
+    fn entry(&mut self) -> Result<Option<JsonEntry<'a>>, OutlineError> {
         if self.closing == 0 {
             return Err(OutlineError { at: self.at - 1 });
         }
@@ -178,12 +178,12 @@ impl<'a> Entries<'a> {
             self.expect(b':')?;
         }
         let (value, extent) = self.value()?;
-        Ok(Some(Entry { key, start, value, extent }))
+        Ok(Some(JsonEntry { key, start, value, extent }))
     }
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, OutlineError>;
+    type Item = Result<JsonEntry<'a>, OutlineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.is_done {

@@ -14,7 +14,7 @@ const MAX_KEY_BYTES: usize = 64;
 
 /// A member of a list, or of a `Status` in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum ListMember {
     /// The items.
     Items,
     /// One that is kept until the end.
@@ -103,7 +103,7 @@ impl ListHead {
     }
 
     /// Ends the key. Returns which member follows.
-    pub(super) fn end_key(&mut self) -> Result<Field, ListError> {
+    pub(super) fn end_key(&mut self) -> Result<ListMember, ListError> {
         let key = std::mem::take(&mut self.key);
         let name = if key.len() > MAX_KEY_BYTES { None } else { text(&key, &(0..key.len())) };
         let name = name.unwrap_or_default();
@@ -111,14 +111,14 @@ impl ListHead {
             if std::mem::replace(&mut self.has_items, true) {
                 return Err(ListError::Repeated("items"));
             }
-            return Ok(Field::Items);
+            return Ok(ListMember::Items);
         }
-        let Some(kept) = KEPT.into_iter().find(|kept| *kept == name) else { return Ok(Field::Ignored) };
+        let Some(kept) = KEPT.into_iter().find(|kept| *kept == name) else { return Ok(ListMember::Ignored) };
         if self.members.iter().any(|(member, _)| *member == kept) {
             return Err(ListError::Repeated(kept));
         }
         self.members.push((kept, self.bytes.len()..self.bytes.len()));
-        Ok(Field::Kept(kept))
+        Ok(ListMember::Kept(kept))
     }
 
     /// Ends a value that was taken as a key. Returns whether it is `null`.

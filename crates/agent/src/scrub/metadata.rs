@@ -8,7 +8,7 @@ use std::ops::Range;
 use kubesvc_core::wire::events::OwnerReference;
 
 use crate::scrub::identity::{FoundIdentity, FoundText};
-use crate::scrub::json::{Entries, Entry, is_null, text};
+use crate::scrub::json::{Entries, JsonEntry, is_null, text};
 use crate::scrub::object::BodyError;
 use crate::scrub::rules::{APPLICATION_ANNOTATION, Annotations, IGNORE_ANNOTATION, ObjectRules};
 use crate::scrub::splice::{MemberCuts, Splice};
@@ -21,7 +21,7 @@ const SHOWN_KEY_CHARS: usize = 128;
 
 /// What was found in the metadata.
 #[derive(Debug, Default)]
-pub(super) struct Metadata {
+pub(super) struct ScannedMetadata {
     pub(super) identity: FoundIdentity,
     pub(super) annotations: Annotations,
     pub(super) owners: Vec<OwnerReference>,
@@ -32,7 +32,7 @@ pub(super) struct Metadata {
     meta_bytes: usize,
 }
 
-impl Metadata {
+impl ScannedMetadata {
     /// Reads the metadata that begins at `start`, and adds what is cut out of it.
     pub(super) fn read(&mut self, bytes: &[u8], start: usize, rules: &ObjectRules, splice: &mut Splice) {
         let mut cuts = MemberCuts::default();
@@ -73,7 +73,7 @@ impl Metadata {
         self.problem.get_or_insert(problem);
     }
 
-    fn labels(&mut self, bytes: &[u8], labels: &Entry<'_>, rules: &ObjectRules) {
+    fn labels(&mut self, bytes: &[u8], labels: &JsonEntry<'_>, rules: &ObjectRules) {
         for entry in Entries::members(bytes, labels.value.start) {
             let Ok(entry) = entry else { return self.found(BodyError::WrongType("metadata.labels")) };
             if let Some((key, value)) = self.sent(bytes, &entry, rules) {
@@ -85,7 +85,7 @@ impl Metadata {
     fn annotations(
         &mut self,
         bytes: &[u8],
-        annotations: &Entry<'_>,
+        annotations: &JsonEntry<'_>,
         rules: &ObjectRules,
         splice: &mut Splice,
     ) {
@@ -116,7 +116,7 @@ impl Metadata {
     }
 
     /// Key and value of a label or annotation that is sent apart from the body.
-    fn sent(&mut self, bytes: &[u8], entry: &Entry<'_>, rules: &ObjectRules) -> Option<(String, String)> {
+    fn sent(&mut self, bytes: &[u8], entry: &JsonEntry<'_>, rules: &ObjectRules) -> Option<(String, String)> {
         if self.meta_bytes > MAX_META_BYTES || !rules.sends_meta(&entry.key) {
             return None;
         }
@@ -134,7 +134,7 @@ impl Metadata {
         Some((entry.key.clone().into_owned(), value.into_owned()))
     }
 
-    fn owners(&mut self, bytes: &[u8], owners: &Entry<'_>, rules: &ObjectRules) {
+    fn owners(&mut self, bytes: &[u8], owners: &JsonEntry<'_>, rules: &ObjectRules) {
         // Of a repeated member, the last one counts.
         self.owners.clear();
         for (index, entry) in Entries::elements(bytes, owners.value.start).enumerate() {

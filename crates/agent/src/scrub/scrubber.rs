@@ -8,9 +8,9 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::scrub::body::BodyEncoder;
-use crate::scrub::identity::{Identity, IdentityError, Unidentified};
-use crate::scrub::json::{Entries, Entry, Extent, is_null, leading_space, text};
-use crate::scrub::metadata::Metadata;
+use crate::scrub::identity::{IdentityError, ObjectIdentity, Unidentified};
+use crate::scrub::json::{Entries, Extent, JsonEntry, is_null, leading_space, text};
+use crate::scrub::metadata::ScannedMetadata;
 use crate::scrub::object::{BodyError, RawObject};
 use crate::scrub::rules::{Exclusion, ObjectRules};
 use crate::scrub::splice::{MemberCuts, Splice};
@@ -58,11 +58,11 @@ pub enum OmissionReason {
 
 /// An object that was read and not yet encoded.
 pub struct InspectedObject<'a> {
-    identity: Identity,
+    identity: ObjectIdentity,
     kind: &'a str,
     bytes: &'a [u8],
     splice: Splice,
-    metadata: Metadata,
+    metadata: ScannedMetadata,
     problem: Option<BodyError>,
     operation: Operation,
 }
@@ -83,7 +83,7 @@ pub enum Inspected<'a> {
     /// It is sent.
     Object(Box<InspectedObject<'a>>),
     /// It is left out.
-    Excluded(Exclusion, Identity),
+    Excluded(Exclusion, ObjectIdentity),
     /// It is unknown which object it is.
     Unidentified(Unidentified),
 }
@@ -94,7 +94,7 @@ pub enum Scrubbed {
     /// An event.
     Event(Box<ScrubbedEvent>),
     /// It is left out.
-    Excluded(Exclusion, Identity),
+    Excluded(Exclusion, ObjectIdentity),
     /// It is unknown which object it is.
     Unidentified(Unidentified),
 }
@@ -167,8 +167,8 @@ impl Scrubber {
     }
 
     /// Goes through the members of an object, as far as they can be told apart.
-    fn outline(&self, object: &RawObject<'_>) -> (Splice, Metadata, Option<BodyError>) {
-        let (mut splice, mut metadata) = (Splice::default(), Metadata::default());
+    fn outline(&self, object: &RawObject<'_>) -> (Splice, ScannedMetadata, Option<BodyError>) {
+        let (mut splice, mut metadata) = (Splice::default(), ScannedMetadata::default());
         let (mut extent, mut problem) = (Extent::default(), None);
         let (mut cuts, mut has_type) = (MemberCuts::default(), [false; 2]);
         for entry in object.members() {
@@ -200,7 +200,7 @@ impl Scrubber {
     }
 
     /// Whether a member of the object is cut out.
-    fn is_cut(&self, bytes: &[u8], entry: &Entry<'_>) -> bool {
+    fn is_cut(&self, bytes: &[u8], entry: &JsonEntry<'_>) -> bool {
         let is = |value: &str| text(bytes, &entry.value).as_deref() == Some(value);
         match &*entry.key {
             // Of an object that was asked for as metadata alone, these are not its own.
@@ -230,7 +230,7 @@ impl Scrubber {
 }
 
 /// Cuts the schemas out of the versions of a CustomResourceDefinition. `None` if they are not as they should be.
-fn cut_schemas(bytes: &[u8], spec: &Entry<'_>, splice: &mut Splice) -> Option<()> {
+fn cut_schemas(bytes: &[u8], spec: &JsonEntry<'_>, splice: &mut Splice) -> Option<()> {
     for member in Entries::members(bytes, spec.value.start) {
         let member = member.ok()?;
         if member.key != "versions" || is_null(bytes, &member.value) {
@@ -265,8 +265,8 @@ fn beyond(extent: Extent) -> Option<BodyError> {
 }
 
 /// The end of an object.
-pub fn delete_event(scope_id: u32, object: Identity) -> Event {
-    let Identity { namespace, name, uid, resource_version: rv } = object;
+pub fn delete_event(scope_id: u32, object: ObjectIdentity) -> Event {
+    let ObjectIdentity { namespace, name, uid, resource_version: rv } = object;
     let mut event = Event { scope_id, namespace, name, uid, rv, ..Event::default() };
     event.set_op(Operation::Delete);
     event
@@ -274,7 +274,7 @@ pub fn delete_event(scope_id: u32, object: Identity) -> Event {
 
 impl InspectedObject<'_> {
     /// Who the object is.
-    pub fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &ObjectIdentity {
         &self.identity
     }
 

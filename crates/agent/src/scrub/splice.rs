@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::scrub::json::Entry;
+use crate::scrub::json::JsonEntry;
 
 /// What becomes of a range of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(super) struct MemberCuts {
 
 impl MemberCuts {
     /// Keeps a member.
-    pub(super) fn keep(&mut self, entry: &Entry<'_>, splice: &mut Splice) {
+    pub(super) fn keep(&mut self, entry: &JsonEntry<'_>, splice: &mut Splice) {
         if let Some(leading) = self.leading.take() {
             // With the comma after it.
             splice.cut(leading.start..entry.start);
@@ -100,7 +100,7 @@ impl MemberCuts {
     }
 
     /// Cuts a member out.
-    pub(super) fn cut(&mut self, entry: &Entry<'_>, splice: &mut Splice) {
+    pub(super) fn cut(&mut self, entry: &JsonEntry<'_>, splice: &mut Splice) {
         if self.kept == 0 {
             let start = self.leading.as_ref().map_or(entry.start, |leading| leading.start);
             self.leading = Some(start..entry.value.end);

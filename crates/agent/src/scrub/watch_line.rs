@@ -12,7 +12,7 @@ use crate::scrub::object::RawObject;
 
 /// How an object changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Change {
+pub enum WatchEventType {
     /// It is new.
     Added,
     /// It was there already.
@@ -25,7 +25,7 @@ pub enum Change {
 #[derive(Clone, Debug)]
 pub enum WatchLine<'a> {
     /// An object changed.
-    Object(Change, RawObject<'a>),
+    Object(WatchEventType, RawObject<'a>),
     /// Nothing before this version is still to come.
     Bookmark {
         /// The version; not empty.
@@ -99,9 +99,9 @@ fn read_outline(line: &[u8]) -> Result<WatchLine<'_>, WatchLineError> {
 
 fn said<'a>(event_type: &str, object: RawObject<'a>) -> Result<WatchLine<'a>, WatchLineError> {
     Ok(match event_type {
-        "ADDED" => WatchLine::Object(Change::Added, object),
-        "MODIFIED" => WatchLine::Object(Change::Modified, object),
-        "DELETED" => WatchLine::Object(Change::Deleted, object),
+        "ADDED" => WatchLine::Object(WatchEventType::Added, object),
+        "MODIFIED" => WatchLine::Object(WatchEventType::Modified, object),
+        "DELETED" => WatchLine::Object(WatchEventType::Deleted, object),
         "BOOKMARK" => {
             WatchLine::Bookmark { resource_version: version(&object).ok_or(WatchLineError::NoVersion)? }
         }

@@ -8,7 +8,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// What the driver of a scope does now. A request that runs is dropped when another action takes its place: each
 /// attempt has a number of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ScopeAction {
     /// Wait until the next tick, or until something is reported from outside.
     Wait(WaitReason),
     /// Begin a list: take what a list may take of the agent's budgets, and a new sync key, and report
@@ -26,7 +26,7 @@ pub enum Action {
     Watch(WatchRequest),
 }
 
-impl Action {
+impl ScopeAction {
     /// Whether it is the same as an earlier one: a request that runs is the same attempt, whatever was read since.
     pub(super) fn continues(&self, earlier: &Self) -> bool {
         match (self, earlier) {

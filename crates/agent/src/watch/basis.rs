@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 
 use indexmap::IndexSet;
 
-use crate::scrub::Identity;
+use crate::scrub::ObjectIdentity;
 
 /// The basis has more rows than can be addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ pub struct BasisKey {
     pub resource_version: String,
 }
 
-impl From<BasisKey> for Identity {
+impl From<BasisKey> for ObjectIdentity {
     fn from(key: BasisKey) -> Self {
         let BasisKey { namespace, name, uid, resource_version } = key;
         Self { namespace, name, uid, resource_version }
@@ -102,7 +102,7 @@ impl Basis {
     }
 
     /// Compares an object of the list with its row, whose object then is not gone.
-    pub fn take(&mut self, object: &Identity) -> BasisMatch {
+    pub fn take(&mut self, object: &ObjectIdentity) -> BasisMatch {
         self.sort();
         let Some(namespace) = self.namespaces.get_index_of(object.namespace.as_str()) else {
             return BasisMatch::New;

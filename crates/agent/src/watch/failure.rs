@@ -53,7 +53,7 @@ impl From<LineTooLong> for RequestFailure {
 
 /// When to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Retry {
+pub(super) enum RetryTime {
     /// After the scope's own delay.
     Backoff,
     /// After the time that the server asks for.
@@ -75,23 +75,23 @@ impl RequestFailure {
     }
 
     /// When to try again.
-    pub(super) fn retry(&self) -> Retry {
+    pub(super) fn retry(&self) -> RetryTime {
         match self {
             Self::Status(ClusterStatus { retry_after: Some(after), code: 429 | 500..=599, .. }) => {
-                Retry::After(*after)
+                RetryTime::After(*after)
             }
             Self::Status(status) => match status.code {
-                401 => Retry::Problem(WaitReason::Credential),
-                404 => Retry::Problem(WaitReason::KindMayBeGone),
-                408 | 409 | 410 | 429 => Retry::Backoff,
-                400..=499 => Retry::Problem(WaitReason::Refused),
-                _ => Retry::Backoff,
+                401 => RetryTime::Problem(WaitReason::Credential),
+                404 => RetryTime::Problem(WaitReason::KindMayBeGone),
+                408 | 409 | 410 | 429 => RetryTime::Backoff,
+                400..=499 => RetryTime::Problem(WaitReason::Refused),
+                _ => RetryTime::Backoff,
             },
             Self::Connection(failure) if failure.class() == Class::ClusterMismatch => {
-                Retry::Problem(WaitReason::OtherCluster)
+                RetryTime::Problem(WaitReason::OtherCluster)
             }
-            Self::Connection(_) => Retry::Backoff,
-            Self::Unreadable(_) | Self::TooManyWatches(_) => Retry::Problem(WaitReason::Refused),
+            Self::Connection(_) => RetryTime::Backoff,
+            Self::Unreadable(_) | Self::TooManyWatches(_) => RetryTime::Problem(WaitReason::Refused),
         }
     }
 

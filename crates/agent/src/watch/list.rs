@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kubesvc_core::wire::events::Synced;
 
-use crate::scrub::{Identity, ListPage};
+use crate::scrub::{ListPage, ObjectIdentity};
 use crate::watch::MAX_PAGES;
 use crate::watch::basis::{Basis, BasisMatch, Leftover};
 
@@ -79,17 +79,17 @@ pub(super) struct SentObjects {
 }
 
 impl SentObjects {
-    fn hash(object: &Identity) -> u64 {
+    fn hash(object: &ObjectIdentity) -> u64 {
         let mut hasher = DefaultHasher::new();
         (&object.uid, &object.resource_version).hash(&mut hasher);
         hasher.finish()
     }
 
-    fn contains(&self, object: &Identity) -> bool {
+    fn contains(&self, object: &ObjectIdentity) -> bool {
         self.queued.contains(&Self::hash(object))
     }
 
-    fn add(&mut self, object: &Identity) {
+    fn add(&mut self, object: &ObjectIdentity) {
         let before = self.last.replace(Self::hash(object));
         if !self.is_full {
             self.queued.extend(before);
@@ -111,7 +111,7 @@ impl SentObjects {
 
 /// Items of a page, or of the pages that are complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct ItemCounts {
     listed: u64,
     kept: u64,
     sent: u64,
@@ -128,9 +128,9 @@ pub(super) struct List {
     pub(super) basis: Basis,
     /// Where the next page begins; `None` for the first one.
     pub(super) continue_token: Option<String>,
-    complete: Counts,
+    complete: ItemCounts,
     /// The page that arrives. It counts once it is complete.
-    page: Counts,
+    page: ItemCounts,
     pages: u32,
     /// Since when each request for the next page has failed.
     pub(super) failing_since: Option<Instant>,
@@ -147,8 +147,8 @@ impl List {
             sent,
             basis: Basis::default(),
             continue_token: None,
-            complete: Counts::default(),
-            page: Counts::default(),
+            complete: ItemCounts::default(),
+            page: ItemCounts::default(),
             pages: 0,
             failing_since: None,
             version: None,
@@ -156,7 +156,7 @@ impl List {
     }
 
     /// Counts an item. Returns whether it is sent.
-    pub(super) fn item(&mut self, object: &Identity) -> bool {
+    pub(super) fn item(&mut self, object: &ObjectIdentity) -> bool {
         self.page.listed += 1;
         let is_equal = self.basis.take(object) == BasisMatch::Equal;
         let is_kept = is_equal && (!self.deletes_only || self.sent.contains(object));
@@ -179,12 +179,12 @@ impl List {
     /// Whether the page that failed can be asked for again. A later page comes from the same snapshot. The first one
     /// does not: an object of the failed page that was sent and then deleted would be in neither basis nor list.
     pub(super) fn can_repeat_page(&self) -> bool {
-        self.continue_token.is_some() || self.page == Counts::default()
+        self.continue_token.is_some() || self.page == ItemCounts::default()
     }
 
     /// Forgets the page that failed.
     pub(super) fn page_failed(&mut self) {
-        self.page = Counts::default();
+        self.page = ItemCounts::default();
     }
 
     /// Ends a page. Returns whether it is the last one.
@@ -193,7 +193,7 @@ impl List {
     ///
     /// If the list does not come to an end.
     pub(super) fn page_end(&mut self, page: ListPage) -> Result<bool, &'static str> {
-        let Counts { listed, kept, sent } = std::mem::take(&mut self.page);
+        let ItemCounts { listed, kept, sent } = std::mem::take(&mut self.page);
         self.complete.listed += listed;
         self.complete.kept += kept;
         self.complete.sent += sent;
@@ -218,7 +218,7 @@ impl List {
     /// Ends the list.
     pub(super) fn finish(self) -> SyncEnd {
         let leftover = self.basis.leftover();
-        let Counts { listed, kept, sent } = self.complete;
+        let ItemCounts { listed, kept, sent } = self.complete;
         let synced = Synced {
             scope_id: 0,
             sync_key: self.sync_key,

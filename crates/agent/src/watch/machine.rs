@@ -9,7 +9,7 @@ use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::ScopeCheckpoint;
 use kubesvc_core::wire::ops::CachingRules;
 
-use crate::watch::action::{Action, PageRequest, WaitReason, WatchRequest};
+use crate::watch::action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
 use crate::watch::backoff::RetryDelay;
 use crate::watch::list::{List, ListReason, SentObjects};
 use crate::watch::{
@@ -70,7 +70,7 @@ impl From<&ScopeCheckpoint> for ScopeStart {
 
 /// What a scope does, unless it waits.
 #[derive(Debug)]
-enum Phase {
+enum ScopePhase {
     /// A list is to begin. If the former one was given up because something must change, the cluster is first asked for
     /// one object: a list takes memory and the rows of the hub, whether or not the cluster answers it.
     NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects, asks_first: bool },
@@ -79,12 +79,12 @@ enum Phase {
     /// Pages arrive.
     Listing(List),
     /// A watch runs, or is to be opened.
-    Watching(Watch),
+    Watching(CurrentWatch),
 }
 
 /// A watch that runs, or is to be opened.
 #[derive(Clone, Copy, Debug)]
-struct Watch {
+struct CurrentWatch {
     timeout_seconds: u32,
     /// Whether the cluster is first asked for its version: server or agent was away, and an etcd that was restored
     /// meanwhile uses versions again. A watch from a version that is yet to come again would be silent, and lose what is
@@ -106,12 +106,12 @@ struct Hold {
 pub struct ScopeWatch {
     timing: ScopeTiming,
     random: Rng,
-    phase: Phase,
+    phase: ScopePhase,
     hold: Option<Hold>,
     is_paused: bool,
     /// Number of the attempt that the action stands for.
     attempt: u64,
-    position: Position,
+    position: ReadPosition,
     /// Since when the response of the request stands still.
     idle_since: Instant,
     silence: Silence,
@@ -123,7 +123,7 @@ pub struct ScopeWatch {
 
 /// How far a scope is read.
 #[derive(Debug)]
-struct Position {
+struct ReadPosition {
     /// Version up to which all is queued. Of a scope that must be listed: the last one that was known.
     version: Option<String>,
     /// Whether the version is newer than what was queued.
@@ -167,7 +167,7 @@ impl ScopeWatch {
         let mut scope = Self {
             timing,
             random: Rng::with_seed(seed),
-            phase: Phase::NeedsList {
+            phase: ScopePhase::NeedsList {
                 deletes_only: resend,
                 reason: ListReason::Start,
                 sent: SentObjects::default(),
@@ -176,7 +176,7 @@ impl ScopeWatch {
             hold: None,
             is_paused: false,
             attempt: 1,
-            position: Position { version, is_unsent: false, queued_at: now },
+            position: ReadPosition { version, is_unsent: false, queued_at: now },
             idle_since: now,
             silence: Silence { since: None, limit: SILENCE_LIMIT },
             audit_at: now,
@@ -191,25 +191,27 @@ impl ScopeWatch {
     }
 
     /// What to do now. Call [`tick`](Self::tick) first.
-    pub fn action(&self) -> Action {
+    pub fn action(&self) -> ScopeAction {
         if self.is_paused {
-            return Action::Wait(WaitReason::Paused);
+            return ScopeAction::Wait(WaitReason::Paused);
         }
         if let Some(hold) = self.hold {
-            return Action::Wait(hold.reason);
+            return ScopeAction::Wait(hold.reason);
         }
         let attempt = self.attempt;
         match &self.phase {
-            Phase::NeedsList { asks_first: true, .. } => Action::CheckVersion(attempt),
-            Phase::NeedsList { .. } => Action::BeginSync,
-            Phase::AwaitsBasis(_) => Action::AwaitBasis,
-            Phase::Listing(list) => Action::ListPage(PageRequest {
+            ScopePhase::NeedsList { asks_first: true, .. } => ScopeAction::CheckVersion(attempt),
+            ScopePhase::NeedsList { .. } => ScopeAction::BeginSync,
+            ScopePhase::AwaitsBasis(_) => ScopeAction::AwaitBasis,
+            ScopePhase::Listing(list) => ScopeAction::ListPage(PageRequest {
                 attempt,
                 limit: PAGE_LIMITS.get(self.failures.page_limit).copied(),
                 continue_token: list.continue_token.clone(),
             }),
-            Phase::Watching(Watch { checks_version: true, .. }) => Action::CheckVersion(attempt),
-            Phase::Watching(watch) => Action::Watch(WatchRequest {
+            ScopePhase::Watching(CurrentWatch { checks_version: true, .. }) => {
+                ScopeAction::CheckVersion(attempt)
+            }
+            ScopePhase::Watching(watch) => ScopeAction::Watch(WatchRequest {
                 attempt,
                 resource_version: self.position.version.clone().unwrap_or_default(),
                 timeout_seconds: watch.timeout_seconds,
@@ -228,13 +230,13 @@ impl ScopeWatch {
     /// Drops the request that runs, and asks again: what is asked is the same, but the way to the cluster is another.
     pub fn reconnect(&mut self, now: Instant) {
         match &mut self.phase {
-            Phase::Listing(list) if !list.can_repeat_page() => self.start_list(false, ListReason::Retry),
-            Phase::Listing(list) => list.page_failed(),
-            Phase::Watching(watch) => {
+            ScopePhase::Listing(list) if !list.can_repeat_page() => self.start_list(false, ListReason::Retry),
+            ScopePhase::Listing(list) => list.page_failed(),
+            ScopePhase::Watching(watch) => {
                 let watch = *watch;
                 self.restart_watch(watch, now);
             }
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
+            ScopePhase::NeedsList { .. } | ScopePhase::AwaitsBasis(_) => {}
         }
         self.hold = None;
         self.begin_attempt(now);
@@ -253,9 +255,9 @@ impl ScopeWatch {
             return;
         }
         match self.phase {
-            Phase::Watching(watch) => self.restart_watch(watch, now),
-            Phase::AwaitsBasis(_) | Phase::Listing(_) => self.start_list(false, ListReason::Paused),
-            Phase::NeedsList { .. } => {}
+            ScopePhase::Watching(watch) => self.restart_watch(watch, now),
+            ScopePhase::AwaitsBasis(_) | ScopePhase::Listing(_) => self.start_list(false, ListReason::Paused),
+            ScopePhase::NeedsList { .. } => {}
         }
         self.silence.since = None;
     }
@@ -286,7 +288,7 @@ impl ScopeWatch {
     /// Why a list is to begin, if one is.
     pub fn list_reason(&self) -> Option<ListReason> {
         match self.phase {
-            Phase::NeedsList { reason, .. } => Some(reason),
+            ScopePhase::NeedsList { reason, .. } => Some(reason),
             _ => None,
         }
     }
@@ -294,14 +296,14 @@ impl ScopeWatch {
     /// Version up to which all is queued, while the scope is watched.
     pub fn watched_version(&self) -> Option<&str> {
         match self.phase {
-            Phase::Watching(_) => self.position.version.as_deref(),
+            ScopePhase::Watching(_) => self.position.version.as_deref(),
             _ => None,
         }
     }
 
     /// Whether the scope uses what a list takes of the agent's budgets.
     pub fn is_listing(&self) -> bool {
-        matches!(self.phase, Phase::AwaitsBasis(_) | Phase::Listing(_))
+        matches!(self.phase, ScopePhase::AwaitsBasis(_) | ScopePhase::Listing(_))
     }
 
     /// Makes a list the next step. Of one that runs, the sync is given up. It stays one for deletes alone if the former
@@ -310,18 +312,18 @@ impl ScopeWatch {
         let sent = match &mut self.phase {
             // Versions may be used again.
             _ if deletes_only => SentObjects::default(),
-            Phase::NeedsList { sent, .. } => sent.take(),
-            Phase::AwaitsBasis(list) | Phase::Listing(list) => list.sent.take(),
-            Phase::Watching(_) => SentObjects::default(),
+            ScopePhase::NeedsList { sent, .. } => sent.take(),
+            ScopePhase::AwaitsBasis(list) | ScopePhase::Listing(list) => list.sent.take(),
+            ScopePhase::Watching(_) => SentObjects::default(),
         };
         let deletes_only = deletes_only
             || match &self.phase {
-                Phase::NeedsList { deletes_only, .. } => *deletes_only,
-                Phase::AwaitsBasis(list) | Phase::Listing(list) => list.deletes_only,
-                Phase::Watching(_) => false,
+                ScopePhase::NeedsList { deletes_only, .. } => *deletes_only,
+                ScopePhase::AwaitsBasis(list) | ScopePhase::Listing(list) => list.deletes_only,
+                ScopePhase::Watching(_) => false,
             };
-        let asks_first = matches!(self.phase, Phase::NeedsList { asks_first: true, .. });
-        self.phase = Phase::NeedsList { deletes_only, reason, sent, asks_first };
+        let asks_first = matches!(self.phase, ScopePhase::NeedsList { asks_first: true, .. });
+        self.phase = ScopePhase::NeedsList { deletes_only, reason, sent, asks_first };
         self.silence.since = None;
         self.attempt += 1;
     }
@@ -329,20 +331,21 @@ impl ScopeWatch {
     /// Makes a watch from the version the next step.
     fn start_watch(&mut self, now: Instant) {
         let timeout_seconds = self.random.u32(WATCH_SECONDS);
-        self.phase = Phase::Watching(Watch { timeout_seconds, checks_version: false, opened: None });
+        self.phase =
+            ScopePhase::Watching(CurrentWatch { timeout_seconds, checks_version: false, opened: None });
         self.begin_attempt(now);
     }
 
     /// Makes a watch from the version the next step, once the cluster was asked for its own.
     fn resume_watch(&mut self, now: Instant) {
         self.start_watch(now);
-        if let Phase::Watching(watch) = &mut self.phase {
+        if let ScopePhase::Watching(watch) = &mut self.phase {
             watch.checks_version = true;
         }
     }
 
     /// Begins a watch anew that the server has not ended. A version that was still to be checked is.
-    fn restart_watch(&mut self, watch: Watch, now: Instant) {
+    fn restart_watch(&mut self, watch: CurrentWatch, now: Instant) {
         if watch.checks_version {
             self.resume_watch(now);
         } else {
@@ -374,9 +377,9 @@ impl ScopeWatch {
     /// Takes the list out of the state, if there is one.
     fn take_list(&mut self) -> Option<List> {
         let (reason, sent) = (ListReason::Retry, SentObjects::default());
-        let nothing = Phase::NeedsList { deletes_only: false, reason, sent, asks_first: false };
+        let nothing = ScopePhase::NeedsList { deletes_only: false, reason, sent, asks_first: false };
         match std::mem::replace(&mut self.phase, nothing) {
-            Phase::AwaitsBasis(list) | Phase::Listing(list) => Some(list),
+            ScopePhase::AwaitsBasis(list) | ScopePhase::Listing(list) => Some(list),
             other => {
                 self.phase = other;
                 None
@@ -399,7 +402,7 @@ impl ScopeWatch {
     }
 }
 
-impl Watch {
+impl CurrentWatch {
     /// Whether the watch lasts longer than one that has failed.
     fn has_lived(&self, now: Instant) -> bool {
         self.opened.is_some_and(|opened| now >= opened + SHORT_WATCH)

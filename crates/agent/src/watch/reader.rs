@@ -18,17 +18,18 @@ use parking_lot::Mutex;
 use tokio::time::{sleep_until, timeout};
 use ulid::Ulid;
 
-use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, ConnectionSlot, ResponseBody, Use};
+use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, PoolSlot, ResponseBody, Use};
 use crate::scrub::{
-    BodyEncoder, Change, ClusterStatus, Identity, Inspected, InspectedObject, ItemSplitter, LineSplitter,
-    ListPage, OmittedBody, RawObject, Scrubber, Unidentified, WatchLine, delete_event, read_watch_line,
+    BodyEncoder, ClusterStatus, Inspected, InspectedObject, ItemSplitter, LineSplitter, ListPage,
+    ObjectIdentity, OmittedBody, RawObject, Scrubber, Unidentified, WatchEventType, WatchLine, delete_event,
+    read_watch_line,
 };
 use crate::watch::budget::{ListBudget, ListPermit, ListTurn, SentMemory};
 use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
 use crate::watch::left_out_objects::LeftOutSet;
 use crate::watch::{
-    Action, ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeWatch,
-    SyncEnd, WaitReason, WatchRequest,
+    ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeAction,
+    ScopeWatch, SyncEnd, WaitReason, WatchRequest,
 };
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::Operation;
@@ -77,7 +78,7 @@ pub trait ReaderSink: Send + Sync + 'static {
     /// Records that the scope waits: the credential may have to be read again, or the kind may be gone.
     fn waits(&self, reason: WaitReason);
     /// Records that something of an object, or an object, could not be taken.
-    fn left_out(&self, what: LeftOut);
+    fn left_out(&self, what: OmittedItem);
     /// Records which objects of the scope are left out by now; what a list found comes before its end.
     fn left_out_objects(&self, _objects: LeftOutObjects) {}
     /// Records that the scope is read, for the first time by this reader: what a former one reported holds no longer.
@@ -151,7 +152,7 @@ impl WatchEnd {
 
 /// What could not be taken of a cluster.
 #[derive(Debug)]
-pub enum LeftOut {
+pub enum OmittedItem {
     /// The body of an object.
     Body(OmittedBody),
     /// An object.
@@ -209,7 +210,7 @@ pub struct ScopeReader<S> {
     /// Memory to remember what lists have sent, also while none runs.
     sent_memory: SentMemory,
     /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
-    slot: Option<ConnectionSlot>,
+    slot: Option<PoolSlot>,
     problem: Option<Failure>,
     left_out: LeftOutSet,
     /// Whether the sink knows that the scope is read.
@@ -274,7 +275,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             self.tick();
             let action = self.machine.action();
             let reason = match action {
-                Action::Wait(reason) => Some(reason),
+                ScopeAction::Wait(reason) => Some(reason),
                 _ => None,
             };
             if let Some(reason) = reason.filter(|_| waits_for != reason) {
@@ -282,7 +283,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             }
             waits_for = reason;
             match &action {
-                Action::Wait(reason) => {
+                ScopeAction::Wait(reason) => {
                     self.sink.state(WatchState::Waiting);
                     // A turn is for lists that go on, and a connection for scopes that can be read.
                     self.permit.iter_mut().for_each(ListPermit::leave_turn);
@@ -290,25 +291,25 @@ impl<S: ReaderSink> ScopeReader<S> {
                         self.slot = None;
                     }
                 }
-                Action::BeginSync | Action::AwaitBasis | Action::ListPage(_) => {
+                ScopeAction::BeginSync | ScopeAction::AwaitBasis | ScopeAction::ListPage(_) => {
                     self.sink.state(WatchState::Listing);
                 }
                 // Once the response of the watch begins.
-                Action::CheckVersion(_) | Action::Watch(_) => {}
+                ScopeAction::CheckVersion(_) | ScopeAction::Watch(_) => {}
             }
             match &action {
                 // A list was given up for want of room: it holds neither its response nor a turn meanwhile.
-                Action::Wait(WaitReason::Paused) => {
+                ScopeAction::Wait(WaitReason::Paused) => {
                     self.sink.room().await;
                     self.machine.unpause(now());
                 }
-                Action::Wait(_) | Action::AwaitBasis => {
+                ScopeAction::Wait(_) | ScopeAction::AwaitBasis => {
                     let _: Option<()> = self.until_changed(&action, pending()).await;
                 }
-                Action::BeginSync => Box::pin(self.begin_sync(&action)).await,
-                Action::ListPage(page) => Box::pin(self.list_page(&action, page)).await,
-                Action::CheckVersion(_) => Box::pin(self.check_version(&action)).await,
-                Action::Watch(watch) => self.watch(&action, watch).await,
+                ScopeAction::BeginSync => Box::pin(self.begin_sync(&action)).await,
+                ScopeAction::ListPage(page) => Box::pin(self.list_page(&action, page)).await,
+                ScopeAction::CheckVersion(_) => Box::pin(self.check_version(&action)).await,
+                ScopeAction::Watch(watch) => self.watch(&action, watch).await,
             }
         }
     }
@@ -336,7 +337,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     /// Waits for a step of the action; `None` if the scope does something else meanwhile.
-    async fn until_changed<T>(&mut self, action: &Action, step: impl Future<Output = T>) -> Option<T> {
+    async fn until_changed<T>(&mut self, action: &ScopeAction, step: impl Future<Output = T>) -> Option<T> {
         let mut step = std::pin::pin!(step);
         loop {
             self.tick();
@@ -408,7 +409,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         self.machine.failed(why, now());
     }
 
-    async fn begin_sync(&mut self, action: &Action) {
+    async fn begin_sync(&mut self, action: &ScopeAction) {
         if let Err(failure) = self.take_slot(self.client.speaks_http1(Use::Watches)) {
             return self.failed(failure);
         }
@@ -443,7 +444,12 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     /// Sends a request; returns the body of a response with status 200. Of any other, the machine is told.
-    async fn response(&mut self, action: &Action, query: &str, accept: HeaderValue) -> Option<ResponseBody> {
+    async fn response(
+        &mut self,
+        action: &ScopeAction,
+        query: &str,
+        accept: HeaderValue,
+    ) -> Option<ResponseBody> {
         if let Err(failure) = self.take_slot(self.client.speaks_http1(Use::Watches)) {
             self.failed(failure);
             return None;
@@ -479,7 +485,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         self.machine.failed(&failure, now());
     }
 
-    async fn list_page(&mut self, action: &Action, page: &PageRequest) {
+    async fn list_page(&mut self, action: &ScopeAction, page: &PageRequest) {
         if self.permit.as_ref().is_some_and(|permit| !permit.has_turn()) {
             let turn = timeout(LIST_TURN_TIMEOUT, self.context.budget.clone().turn());
             match self.until_changed(action, turn).await {
@@ -502,14 +508,14 @@ impl<S: ReaderSink> ScopeReader<S> {
         self.machine.progress(now());
     }
 
-    async fn check_version(&mut self, action: &Action) {
+    async fn check_version(&mut self, action: &ScopeAction) {
         if let Some(page) = self.read_page(action, VERSION_QUERY).await {
             self.machine.version_checked(&page.resource_version, now());
         }
     }
 
     /// Reads a page, and queues its items if the scope is listed. `None`: it failed, or the scope does something else.
-    async fn read_page(&mut self, action: &Action, query: &str) -> Option<ListPage> {
+    async fn read_page(&mut self, action: &ScopeAction, query: &str) -> Option<ListPage> {
         let accept = if self.is_metadata_alone { METADATA_LIST } else { JSON };
         let mut body = self.response(action, query, accept).await?;
         let mut items = ItemSplitter::default();
@@ -550,7 +556,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     /// something else meanwhile.
     async fn take_turn(
         &mut self,
-        action: &Action,
+        action: &ScopeAction,
         pending_bytes: usize,
         turn: &mut Option<(LargePieceTurn, Instant)>,
     ) -> Option<Result<(), RequestFailure>> {
@@ -584,7 +590,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             Inspected::Unidentified(unidentified) => {
                 self.machine.unidentified_item(now());
                 self.left_out.listed(&unidentified);
-                self.sink.left_out(LeftOut::Object(unidentified));
+                self.sink.left_out(OmittedItem::Object(unidentified));
                 None
             }
         }
@@ -599,7 +605,7 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 
     /// Queues an event of a list. Returns whether the page goes on; without room for long, the scope pauses.
-    async fn queue_listed(&mut self, action: &Action, event: Event) -> bool {
+    async fn queue_listed(&mut self, action: &ScopeAction, event: Event) -> bool {
         let Err(event) = self.sink.event(event) else { return true };
         match timeout(LIST_ROOM_TIMEOUT, queue_again(&self.sink, event)).await {
             Ok(()) => {
@@ -628,7 +634,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    async fn watch(&mut self, action: &Action, watch: &WatchRequest) {
+    async fn watch(&mut self, action: &ScopeAction, watch: &WatchRequest) {
         let accept = if self.is_metadata_alone { METADATA } else { JSON };
         let Some(mut body) = Box::pin(self.response(action, &watch.query(), accept)).await else { return };
         self.machine.watch_opened(now());
@@ -691,11 +697,11 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    fn watched(&mut self, change: Change, object: &RawObject<'_>) -> Option<Event> {
-        let operation = if change == Change::Deleted { Operation::Delete } else { Operation::Upsert };
+    fn watched(&mut self, change: WatchEventType, object: &RawObject<'_>) -> Option<Event> {
+        let operation = if change == WatchEventType::Deleted { Operation::Delete } else { Operation::Upsert };
         match self.scrubber.inspect(object, operation) {
             Inspected::Object(object) => {
-                let Identity { namespace, name, .. } = object.identity();
+                let ObjectIdentity { namespace, name, .. } = object.identity();
                 if self.left_out.resolved(namespace, name) {
                     self.sink.left_out_objects(self.left_out.told());
                 }
@@ -718,21 +724,23 @@ impl<S: ReaderSink> ScopeReader<S> {
             Inspected::Unidentified(unidentified) => {
                 let version = self.machine.unidentified_object(now());
                 let is_news = match change {
-                    Change::Deleted => self.left_out.resolved(&unidentified.namespace, &unidentified.name),
-                    Change::Added | Change::Modified => self.left_out.watched(&unidentified),
+                    WatchEventType::Deleted => {
+                        self.left_out.resolved(&unidentified.namespace, &unidentified.name)
+                    }
+                    WatchEventType::Added | WatchEventType::Modified => self.left_out.watched(&unidentified),
                 };
                 if is_news {
                     self.sink.left_out_objects(self.left_out.told());
                 }
                 // A row of an earlier state would pass for the object.
                 let version = version.filter(|_| unidentified.has_name());
-                let row = version.map(|resource_version| Identity {
+                let row = version.map(|resource_version| ObjectIdentity {
                     namespace: unidentified.namespace.clone(),
                     name: unidentified.name.clone(),
                     uid: String::new(),
                     resource_version,
                 });
-                self.sink.left_out(LeftOut::Object(unidentified));
+                self.sink.left_out(OmittedItem::Object(unidentified));
                 row.map(|row| delete_event(0, row))
             }
         }
@@ -743,7 +751,7 @@ impl<S: ReaderSink> ScopeReader<S> {
 fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl ReaderSink) -> Event {
     let scrubbed = object.into_event(0, &mut encoder.lock());
     if let Some(omitted) = scrubbed.omitted {
-        sink.left_out(LeftOut::Body(omitted));
+        sink.left_out(OmittedItem::Body(omitted));
     }
     scrubbed.event
 }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::scrub::{Change, ClusterStatus, Identity, ListPage};
+use crate::scrub::{ClusterStatus, ListPage, ObjectIdentity, WatchEventType};
 
 mod basis;
 mod cluster;
@@ -68,19 +68,19 @@ impl Scope {
     }
 
     fn begin_sync(&mut self) -> String {
-        assert_eq!(self.machine.action(), Action::BeginSync);
+        assert_eq!(self.machine.action(), ScopeAction::BeginSync);
         self.syncs += 1;
         let key = format!("sync-{}", self.syncs);
         assert!(self.machine.begin_sync(key.clone(), self.now));
-        assert_eq!(self.machine.action(), Action::AwaitBasis);
+        assert_eq!(self.machine.action(), ScopeAction::AwaitBasis);
         key
     }
 
     /// Begins a list whose basis has these rows.
-    fn begin_list(&mut self, basis: &[Identity]) -> String {
+    fn begin_list(&mut self, basis: &[ObjectIdentity]) -> String {
         let key = self.begin_sync();
         for row in basis {
-            let Identity { namespace, name, uid, resource_version } = row;
+            let ObjectIdentity { namespace, name, uid, resource_version } = row;
             self.machine.basis_row(&key, namespace, name, uid, resource_version).unwrap();
         }
         self.machine.basis_end(&key, self.now);
@@ -89,14 +89,14 @@ impl Scope {
 
     fn page_request(&self) -> PageRequest {
         match self.machine.action() {
-            Action::ListPage(request) => request,
+            ScopeAction::ListPage(request) => request,
             other => panic!("no page: {other:?}"),
         }
     }
 
     fn watch_request(&self) -> WatchRequest {
         match self.machine.action() {
-            Action::Watch(request) => request,
+            ScopeAction::Watch(request) => request,
             other => panic!("no watch: {other:?}"),
         }
     }
@@ -104,7 +104,7 @@ impl Scope {
     /// Answers that the cluster is at this version, and is to be watched from the version that was known.
     #[track_caller]
     fn check_version(&mut self, version: &str) {
-        assert!(matches!(self.machine.action(), Action::CheckVersion(_)), "{:?}", self.machine.action());
+        assert!(matches!(self.machine.action(), ScopeAction::CheckVersion(_)), "{:?}", self.machine.action());
         self.machine.version_checked(version, self.now);
     }
 
@@ -129,12 +129,12 @@ impl Scope {
         }
     }
 
-    fn item(&mut self, item: &Identity) -> ItemStep {
+    fn item(&mut self, item: &ObjectIdentity) -> ItemStep {
         self.machine.item(item, None, self.now)
     }
 
     fn modified(&mut self, name: &str, version: &str) -> ObjectStep {
-        self.machine.object(Change::Modified, &object(name, version), None, self.now)
+        self.machine.object(WatchEventType::Modified, &object(name, version), None, self.now)
     }
 
     fn status(&mut self, code: u16) {
@@ -148,13 +148,13 @@ impl Scope {
 
     /// Time until the machine stops waiting.
     fn waits(&self, reason: WaitReason) -> Duration {
-        assert_eq!(self.machine.action(), Action::Wait(reason));
+        assert_eq!(self.machine.action(), ScopeAction::Wait(reason));
         self.machine.next_tick().unwrap() - self.now
     }
 }
 
-fn object(name: &str, version: &str) -> Identity {
-    Identity {
+fn object(name: &str, version: &str) -> ObjectIdentity {
+    ObjectIdentity {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         uid: format!("uid-{name}"),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::findings::{Finding, Setting};
-use super::kind_names::{KindName, MAX_ITEMS, quoted};
+use super::kind_names::{KindSelector, MAX_ITEMS, quoted};
 use super::native;
 use crate::spec::{CustomResourceTreatment, SpinnakerKind};
 
@@ -82,7 +82,7 @@ pub(super) fn has_cluster(class: SpinnakerKind) -> bool {
 }
 
 fn custom_name(setting: Setting, text: &str) -> Result<String, Finding> {
-    let name = KindName::parse(text).ok_or_else(|| Finding::NotAKind { setting, text: quoted(text) })?;
+    let name = KindSelector::parse(text).ok_or_else(|| Finding::NotAKind { setting, text: quoted(text) })?;
     let group = name.group().unwrap_or_default();
     if group.is_empty() && native::native_kind(name.kind()).is_none() {
         return Err(Finding::NoGroup { setting, text: quoted(text) });

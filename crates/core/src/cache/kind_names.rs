@@ -15,7 +15,7 @@ const MAX_QUOTED_BYTES: usize = 320;
 
 /// A kind as a setting names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KindName {
+pub struct KindSelector {
     /// In lower case.
     kind: String,
     /// In lower case; empty for the core group. `None`: every group that has the kind.
@@ -24,7 +24,7 @@ pub struct KindName {
     alias_of: Option<String>,
 }
 
-impl KindName {
+impl KindSelector {
     /// Reads `Kind` or `Kind.group`; `Kind.` and `Kind.core` are the core group's. `None` if it can be no kind.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().to_ascii_lowercase();
@@ -86,7 +86,7 @@ pub(super) fn is_group(text: &str) -> bool {
 pub struct KindNames {
     /// As they are written, for the wire and for people.
     texts: Vec<String>,
-    names: Vec<KindName>,
+    names: Vec<KindSelector>,
     /// Places in `names`, by kind in lower case and by what a short form stands for.
     by_kind: HashMap<String, Vec<usize>>,
 }
@@ -99,7 +99,7 @@ impl KindNames {
             findings.push(Finding::TooMany { setting, count: texts.len(), max: MAX_ITEMS });
         }
         for text in texts.iter().take(MAX_ITEMS) {
-            match KindName::parse(text) {
+            match KindSelector::parse(text) {
                 Some(name) => {
                     findings.extend(unfamiliar(setting, text, &name));
                     list.push(text, name);
@@ -110,7 +110,7 @@ impl KindNames {
         (list, findings)
     }
 
-    fn push(&mut self, text: &str, name: KindName) {
+    fn push(&mut self, text: &str, name: KindSelector) {
         let place = self.names.len();
         self.by_kind.entry(name.kind.clone()).or_default().push(place);
         if let Some(full) = &name.alias_of {
@@ -131,7 +131,7 @@ impl KindNames {
     }
 
     /// The names with their texts, in the order of the list.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &KindName)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &KindSelector)> {
         self.texts.iter().map(String::as_str).zip(&self.names)
     }
 
@@ -146,7 +146,7 @@ impl KindNames {
     }
 
     /// Whether the list names everything that a name means.
-    pub fn covers(&self, name: &KindName) -> bool {
+    pub fn covers(&self, name: &KindSelector) -> bool {
         match name.group() {
             Some(group) => self.names(group, name.kind()),
             None => self.names_kind(name.kind(), false),
@@ -179,7 +179,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A finding where a name without a group, or with a native one, is nearly that of a native kind.
-fn unfamiliar(setting: Setting, text: &str, name: &KindName) -> Option<Finding> {
+fn unfamiliar(setting: Setting, text: &str, name: &KindSelector) -> Option<Finding> {
     let is_known = name.alias_of.is_some() || native::native_kind(&name.kind).is_some();
     let is_custom = name.group().is_some_and(|group| !native::is_native(group, &name.kind));
     if is_known || is_custom {

@@ -162,7 +162,7 @@ pub fn why_left_out(
     let operator_names_it = match (operator.chosen(), group) {
         (ChosenKinds::All, _) => true,
         (ChosenKinds::Named(names), _) => is_named(names),
-        (ChosenKinds::Documented, group) => group.is_some_and(|group| operator.place(group, kind).is_some()),
+        (ChosenKinds::Default, group) => group.is_some_and(|group| operator.place(group, kind).is_some()),
     };
     if !operator_names_it {
         return left_out(Why::NotNamed, operator.setting());

@@ -102,7 +102,7 @@ const SAME_OBJECTS: &[(&str, &str)] = &[("Event", "events.k8s.io")];
 
 /// The kinds that are cached unless a setting says otherwise, in the documented order and in Kubernetes' spelling.
 /// Each is the native kind of that name.
-pub const DOCUMENTED_KINDS: [&str; 12] = [
+pub const DEFAULT_KINDS: [&str; 12] = [
     "ReplicaSet",
     "Service",
     "Ingress",
@@ -134,9 +134,9 @@ pub fn is_native(group: &str, kind: &str) -> bool {
         || SAME_OBJECTS.iter().any(|(same, of)| *of == group && same.eq_ignore_ascii_case(kind))
 }
 
-/// The place of a kind among [`DOCUMENTED_KINDS`], whatever its group.
-pub fn documented_index(kind: &str) -> Option<usize> {
-    DOCUMENTED_KINDS.iter().position(|known| known.eq_ignore_ascii_case(kind))
+/// Index of a kind in [`DEFAULT_KINDS`], whatever its group.
+pub fn default_kind_index(kind: &str) -> Option<usize> {
+    DEFAULT_KINDS.iter().position(|known| known.eq_ignore_ascii_case(kind))
 }
 
 /// A kind as Clouddriver writes it in keys, rows and relations: `replicaSet` where its table has the kind,
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn the_shipped_role_of_an_agent_covers_the_kinds_that_are_cached_by_default() {
         let watched = watched("config/agent/role.yaml");
-        for kind in DOCUMENTED_KINDS {
+        for kind in DEFAULT_KINDS {
             let group = native_kind(kind).expect("it is native").home;
             let plural = match kind.to_lowercase() {
                 name if name.ends_with('s') => format!("{name}es"),

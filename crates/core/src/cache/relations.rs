@@ -16,7 +16,7 @@ pub const APPLICATIONS: &str = "applications";
 /// Type of a cluster in relations.
 pub const CLUSTERS: &str = "clusters";
 
-/// A relation of a row, without the row's own id.
+/// A row of `kubesvc_cache_rel` without the id of the row that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Relation {
     /// Id of what the row is related to. It need not have a row.

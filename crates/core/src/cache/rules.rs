@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::classes::KindClasses;
 use super::findings::{Finding, Setting};
 use super::keys::MAX_NAME_CHARS;
-use super::kind_names::{KindName, KindNames, MAX_ITEMS, quoted};
+use super::kind_names::{KindNames, KindSelector, MAX_ITEMS, quoted};
 use super::moniker::META_KEYS;
 use super::native;
 use crate::object_names::is_dns_label;
@@ -26,7 +26,7 @@ pub const DEFAULT_AUDIT_MS: u64 = 6 * 60 * 60 * 1000;
 
 /// The operator's settings as they are configured: `kubesvc.cache.*`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CacheSettings<'a> {
+pub struct OperatorRuleFields<'a> {
     /// `cacheAll`.
     pub cache_all: bool,
     /// `cacheDefaults`; `None`: not set.
@@ -42,8 +42,8 @@ pub struct CacheSettings<'a> {
 pub enum ChosenKinds {
     /// Every kind that can be listed and watched.
     All,
-    /// The documented twelve, as native kinds.
-    Documented,
+    /// The twelve default kinds, as native kinds.
+    Default,
     /// The kinds of a list.
     Named(KindNames),
 }
@@ -56,15 +56,15 @@ pub struct OperatorRules {
 }
 
 impl Default for OperatorRules {
-    /// The documented twelve.
+    /// The twelve default kinds.
     fn default() -> Self {
-        Self { chosen: ChosenKinds::Documented, omit_kinds: KindNames::default() }
+        Self { chosen: ChosenKinds::Default, omit_kinds: KindNames::default() }
     }
 }
 
 impl OperatorRules {
     /// Reads the operator's settings. They are usable whatever is found.
-    pub fn read(settings: &CacheSettings<'_>) -> (Self, Vec<Finding>) {
+    pub fn read(settings: &OperatorRuleFields<'_>) -> (Self, Vec<Finding>) {
         let (omit_kinds, mut findings) = KindNames::read(Setting::CacheOmitKinds, settings.cache_omit_kinds);
         let list = match (settings.cache_kinds, settings.cache_defaults) {
             (Some(kinds), _) => Some((Setting::CacheKinds, kinds)),
@@ -72,7 +72,7 @@ impl OperatorRules {
             (None, None) => None,
         };
         let Some((setting, texts)) = list else {
-            let chosen = if settings.cache_all { ChosenKinds::All } else { ChosenKinds::Documented };
+            let chosen = if settings.cache_all { ChosenKinds::All } else { ChosenKinds::Default };
             return (Self { chosen, omit_kinds }, findings);
         };
         let (names, of_names) = KindNames::read(setting, texts);
@@ -89,7 +89,7 @@ impl OperatorRules {
     /// Reads the operator's part of the rules on the wire.
     pub fn from_wire(rules: &ops::CachingRules) -> (Self, Vec<Finding>) {
         let cache_kinds = (!rules.all && !rules.default_kinds).then_some(rules.kinds.as_slice());
-        Self::read(&CacheSettings {
+        Self::read(&OperatorRuleFields {
             cache_all: rules.all,
             cache_defaults: None,
             cache_kinds,
@@ -111,12 +111,12 @@ impl OperatorRules {
     pub fn place(&self, group: &str, kind: &str) -> Option<usize> {
         match &self.chosen {
             ChosenKinds::Named(names) => names.first(group, kind),
-            ChosenKinds::Documented => {
-                native::documented_index(kind).filter(|_| native::is_native(group, kind))
+            ChosenKinds::Default => {
+                native::default_kind_index(kind).filter(|_| native::is_native(group, kind))
             }
             ChosenKinds::All => {
-                let documented = native::documented_index(kind).filter(|_| native::is_native(group, kind));
-                Some(documented.unwrap_or(native::DOCUMENTED_KINDS.len()))
+                let default = native::default_kind_index(kind).filter(|_| native::is_native(group, kind));
+                Some(default.unwrap_or(native::DEFAULT_KINDS.len()))
             }
         }
     }
@@ -125,7 +125,7 @@ impl OperatorRules {
     pub(super) fn setting(&self) -> Setting {
         match self.chosen {
             ChosenKinds::All => Setting::CacheAll,
-            ChosenKinds::Documented | ChosenKinds::Named(_) => Setting::CacheKinds,
+            ChosenKinds::Default | ChosenKinds::Named(_) => Setting::CacheKinds,
         }
     }
 }
@@ -185,13 +185,13 @@ pub struct AccountRules {
 impl Default for AccountRules {
     /// Those of an account that sets nothing.
     fn default() -> Self {
-        Self::read(&AccountSettings::default()).0
+        Self::read(&AccountRuleFields::default()).0
     }
 }
 
 /// The fields of an account that matter here, from an object or from the wire.
 #[derive(Default)]
-struct AccountSettings<'a> {
+struct AccountRuleFields<'a> {
     kinds: &'a [String],
     omit_kinds: &'a [String],
     namespaces: &'a [String],
@@ -209,7 +209,7 @@ impl AccountRules {
         let is_cluster_scoped = |exposed: &ExposedCustomResource| exposed.scope == Some(Scope::Cluster);
         let definitions = spec.custom_resource_definitions.iter();
         let age = spec.max_resumable_resource_age_ms;
-        Self::read(&AccountSettings {
+        Self::read(&AccountRuleFields {
             kinds: &spec.kinds,
             omit_kinds: &spec.omit_kinds,
             namespaces: &spec.namespaces,
@@ -226,7 +226,7 @@ impl AccountRules {
     /// Reads what an agent was sent of an account: its definition, and the rules of its caching assignment.
     pub fn from_wire(spec: &ops::AccountSpec, rules: &ops::CachingRules) -> (Self, Vec<Finding>) {
         let definitions = spec.custom_resource_definitions.iter();
-        Self::read(&AccountSettings {
+        Self::read(&AccountRuleFields {
             kinds: &spec.kinds,
             omit_kinds: &spec.omit_kinds,
             namespaces: &spec.namespaces,
@@ -238,7 +238,7 @@ impl AccountRules {
         })
     }
 
-    fn read(settings: &AccountSettings<'_>) -> (Self, Vec<Finding>) {
+    fn read(settings: &AccountRuleFields<'_>) -> (Self, Vec<Finding>) {
         let (kinds, mut findings) = KindNames::read(Setting::Kinds, settings.kinds);
         let (omit_kinds, of_omitted) = KindNames::read(Setting::OmitKinds, settings.omit_kinds);
         findings.extend(of_omitted);
@@ -282,13 +282,13 @@ pub fn to_wire(
 ) -> ops::CachingRules {
     let kinds = match operator.chosen() {
         ChosenKinds::Named(names) => names.texts().to_vec(),
-        ChosenKinds::All | ChosenKinds::Documented => Vec::new(),
+        ChosenKinds::All | ChosenKinds::Default => Vec::new(),
     };
     ops::CachingRules {
         all: operator.chosen == ChosenKinds::All,
         kinds,
         omit_kinds: operator.omit_kinds.texts().to_vec(),
-        default_kinds: operator.chosen == ChosenKinds::Documented,
+        default_kinds: operator.chosen == ChosenKinds::Default,
         only_spinnaker_managed: account.only_spinnaker_managed,
         meta_keys: META_KEYS.map(str::to_owned).to_vec(),
         // 0 is the default on the wire. An account that sets 0 resumes nothing that is a millisecond old.
@@ -326,7 +326,7 @@ fn exposed_kinds(definitions: &[(&str, bool)], findings: &mut Vec<Finding>) -> V
     let mut kinds: Vec<ExposedKind> = Vec::new();
     for (text, cluster_scoped) in definitions.iter().copied().take(MAX_ITEMS) {
         // The name of the definition, `plural.group`, must be the name of an object.
-        let name = KindName::parse(text).filter(|_| text.len() < MAX_NAME_CHARS);
+        let name = KindSelector::parse(text).filter(|_| text.len() < MAX_NAME_CHARS);
         let Some(name) = name else {
             findings.push(Finding::NotAKind { setting, text: quoted(text) });
             continue;
@@ -343,7 +343,7 @@ fn exposed_kinds(definitions: &[(&str, bool)], findings: &mut Vec<Finding>) -> V
     kinds
 }
 
-fn contradictions(settings: &AccountSettings<'_>, findings: &mut Vec<Finding>) {
+fn contradictions(settings: &AccountRuleFields<'_>, findings: &mut Vec<Finding>) {
     let exclusive = [
         (Setting::Kinds, settings.kinds, Setting::OmitKinds, settings.omit_kinds),
         (Setting::Namespaces, settings.namespaces, Setting::OmitNamespaces, settings.omit_namespaces),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::findings::Setting;
 use super::keys::{MAX_KIND_CHARS, ScopeKey};
-use super::kind_names::{KindName, KindNames, is_group, is_kind, quoted};
+use super::kind_names::{KindNames, KindSelector, is_group, is_kind, quoted};
 use super::left_out::{LeftOut, Why, has_synthetic_rows};
 use super::native;
 use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, Namespaces, OperatorRules};
@@ -103,10 +103,10 @@ pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &Account
 struct Judged<'a> {
     /// Place in the list that names it; what omits nothing comes after all others.
     place: usize,
-    verdict: Verdict<'a>,
+    verdict: KindVerdict<'a>,
 }
 
-enum Verdict<'a> {
+enum KindVerdict<'a> {
     Watched(&'a ServedKind),
     LeftOut(LeftOut),
 }
@@ -130,7 +130,7 @@ impl Judge<'_> {
         let place = accounts_place?;
         let left_out = |why, setting| {
             let kind = quoted(&native::qualified(group, kind));
-            let verdict = Verdict::LeftOut(LeftOut { kind, why, setting: Some(setting) });
+            let verdict = KindVerdict::LeftOut(LeftOut { kind, why, setting: Some(setting) });
             Some(Judged { place, verdict })
         };
         if let Some(home) = self.other_home(group, kind) {
@@ -155,7 +155,7 @@ impl Judge<'_> {
         if let Some(why) = unreadable(served) {
             return left_out(why, self.asking(account_names_it));
         }
-        Some(Judged { place, verdict: Verdict::Watched(served) })
+        Some(Judged { place, verdict: KindVerdict::Watched(served) })
     }
 
     /// The list of kinds to omit that has a kind.
@@ -261,7 +261,7 @@ fn homes<'a>(served: &[&'a ServedKind]) -> HashMap<String, &'a str> {
 fn unserved_names<'n>(
     served: &[&ServedKind],
     names: &'n KindNames,
-) -> impl Iterator<Item = (usize, &'n str, &'n KindName)> + use<'n> {
+) -> impl Iterator<Item = (usize, &'n str, &'n KindSelector)> + use<'n> {
     let mut is_served = vec![false; names.texts().len()];
     for place in served.iter().flat_map(|kind| names.places(&kind.group, &kind.kind)) {
         is_served[place] = true;
@@ -280,7 +280,7 @@ fn omitting_nothing<'a>(served: &[&ServedKind], omitted: &KindNames) -> Vec<Judg
         setting: Some(Setting::OmitKinds),
     };
     unknown
-        .map(|(_, text, _)| Judged { place: usize::MAX, verdict: Verdict::LeftOut(left_out(text)) })
+        .map(|(_, text, _)| Judged { place: usize::MAX, verdict: KindVerdict::LeftOut(left_out(text)) })
         .collect()
 }
 
@@ -292,10 +292,10 @@ fn not_served<'a>(
 ) -> Vec<Judged<'a>> {
     let left_out = |place: usize, kind: String, setting| {
         let left_out = LeftOut { kind, why: Why::NotServed, setting: Some(setting) };
-        Judged { place, verdict: Verdict::LeftOut(left_out) }
+        Judged { place, verdict: KindVerdict::LeftOut(left_out) }
     };
     let of_list = |names: &KindNames, setting| -> Vec<Judged<'a>> {
-        let is_omitted = |name: &KindName| {
+        let is_omitted = |name: &KindSelector| {
             setting != Setting::Kinds && (operator.omit_kinds.covers(name) || account.omit_kinds.covers(name))
         };
         let missing = unserved_names(served, names).filter(|(_, _, name)| !is_omitted(name));
@@ -307,10 +307,10 @@ fn not_served<'a>(
     match operator.chosen() {
         ChosenKinds::All => Vec::new(),
         ChosenKinds::Named(names) => of_list(names, operator.setting()),
-        ChosenKinds::Documented => {
-            let documented = native::DOCUMENTED_KINDS.iter().enumerate();
+        ChosenKinds::Default => {
+            let defaults = native::DEFAULT_KINDS.iter().enumerate();
             let natives =
-                documented.filter_map(|(place, kind)| Some((place, kind, native::native_kind(kind)?)));
+                defaults.filter_map(|(place, kind)| Some((place, kind, native::native_kind(kind)?)));
             let is_served = |kind: &str| {
                 let same = |known: &&ServedKind| known.kind.eq_ignore_ascii_case(kind);
                 served.iter().any(|known| same(known) && native::is_native(&known.group, &known.kind))
@@ -335,19 +335,19 @@ fn within_bound(judged: &[Judged<'_>], account: &AccountRules, max: usize) -> Se
         Namespaces::Only(names) => Some(names.as_slice()),
     };
     let namespaces_of = |kind: &ServedKind| given.filter(|_| kind.namespaced);
-    let singles = judged
-        .iter()
-        .filter(|judged| matches!(judged.verdict, Verdict::Watched(kind) if namespaces_of(kind).is_none()));
+    let singles = judged.iter().filter(
+        |judged| matches!(judged.verdict, KindVerdict::Watched(kind) if namespaces_of(kind).is_none()),
+    );
     let mut single_room = max;
     let mut other_room = max - singles.count().min(max);
     let mut selection = Selection::default();
     for judged in judged {
         let kind = match &judged.verdict {
-            Verdict::LeftOut(left_out) => {
+            KindVerdict::LeftOut(left_out) => {
                 selection.left_out.push(left_out.clone());
                 continue;
             }
-            Verdict::Watched(kind) => *kind,
+            KindVerdict::Watched(kind) => *kind,
         };
         let namespaces = namespaces_of(kind);
         let (room, needed) = match namespaces {

@@ -101,7 +101,8 @@ fn scope(served: &[ServedKind], group: &str, kind: &str, plural: &str) -> Select
 }
 
 fn namespace(name: &str) -> SyntheticObject {
-    let body = Body { api_version: "v1", kind: "Namespace", metadata: Metadata { name }, spec: None };
+    let body =
+        SyntheticBody { api_version: "v1", kind: "Namespace", metadata: Metadata { name }, spec: None };
     object(name, &body)
 }
 
@@ -117,7 +118,7 @@ fn definition(served: &[ServedKind], exposed: &ExposedKind) -> SyntheticObject {
     let name = format!("{plural}.{}", exposed.group);
     let scope = if exposed.cluster_scoped { "Cluster" } else { "Namespaced" };
     let spec = DefinitionSpec { group: &exposed.group, names: Names { kind, plural: &plural }, scope };
-    let body = Body {
+    let body = SyntheticBody {
         api_version: "apiextensions.k8s.io/v1",
         kind: "CustomResourceDefinition",
         metadata: Metadata { name: &name },
@@ -126,7 +127,7 @@ fn definition(served: &[ServedKind], exposed: &ExposedKind) -> SyntheticObject {
     object(&name, &body)
 }
 
-fn object(name: &str, body: &Body<'_>) -> SyntheticObject {
+fn object(name: &str, body: &SyntheticBody<'_>) -> SyntheticObject {
     let body = serde_json::to_string(body).expect("strings are JSON");
     let hash = Sha256::digest(&body).into();
     SyntheticObject { name: name.to_owned(), body, hash }
@@ -135,7 +136,7 @@ fn object(name: &str, body: &Body<'_>) -> SyntheticObject {
 /// The body of a synthetic object. A struct, so that its bytes and with them its hash never change their order.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct SyntheticBody<'a> {
     api_version: &'static str,
     kind: &'static str,
     metadata: Metadata<'a>,

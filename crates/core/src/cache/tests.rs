@@ -1,7 +1,7 @@
 //! A small cluster and short forms of settings, for the tests of this folder.
 
 use super::findings::Finding;
-use super::rules::{AccountRules, CacheSettings, OperatorRules};
+use super::rules::{AccountRules, OperatorRuleFields, OperatorRules};
 use super::selection::{Selection, ServedKind, select};
 use crate::spec::{ExposedCustomResource, KubesvcAccountSpec, Scope};
 
@@ -53,19 +53,22 @@ fn texts(texts: &[&str]) -> Vec<String> {
 }
 
 fn operator_all() -> OperatorRules {
-    OperatorRules::read(&CacheSettings { cache_all: true, ..CacheSettings::default() }).0
+    OperatorRules::read(&OperatorRuleFields { cache_all: true, ..OperatorRuleFields::default() }).0
 }
 
 fn operator_named(kinds: &[&str], omitted: &[&str]) -> OperatorRules {
     let (kinds, omitted) = (texts(kinds), texts(omitted));
-    let settings =
-        CacheSettings { cache_kinds: Some(&kinds), cache_omit_kinds: &omitted, ..CacheSettings::default() };
+    let settings = OperatorRuleFields {
+        cache_kinds: Some(&kinds),
+        cache_omit_kinds: &omitted,
+        ..OperatorRuleFields::default()
+    };
     OperatorRules::read(&settings).0
 }
 
 fn operator_omitting(omitted: &[&str]) -> OperatorRules {
     let omitted = texts(omitted);
-    OperatorRules::read(&CacheSettings { cache_omit_kinds: &omitted, ..CacheSettings::default() }).0
+    OperatorRules::read(&OperatorRuleFields { cache_omit_kinds: &omitted, ..OperatorRuleFields::default() }).0
 }
 
 fn account(change: impl FnOnce(&mut KubesvcAccountSpec)) -> AccountRules {

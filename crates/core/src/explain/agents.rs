@@ -1,6 +1,6 @@
 //! What connected and missing agents mean for an account.
 
-use super::{ExplainedAgent, Facts, Finding, can_take, is_connected, shell};
+use super::{AccountFacts, ExplainedAgent, WaitExplanation, can_take, is_connected, shell};
 use crate::KubesvcAgent;
 use crate::ids::ZoneId;
 use crate::lifecycle::{runs_in_another_cluster, short};
@@ -13,7 +13,7 @@ const AGENT_LOGS: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-
     -o custom-columns=N:.metadata.namespace,P:.metadata.name | xargs -r -n 2 kubectl logs --tail=20 -n";
 
 /// The agents of the account's zone, or of all zones if it has none.
-pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
+pub(super) fn views(facts: &AccountFacts<'_>) -> Option<Vec<ExplainedAgent>> {
     let known_agents = facts.known_agents?;
     let zone = facts.zone();
     let mut views: Vec<_> = known_agents
@@ -25,7 +25,7 @@ pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
     Some(views)
 }
 
-fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
+fn view(facts: &AccountFacts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
     let granted = facts.status.granted_zone() == Some(&agent.spec.zone_id);
     ExplainedAgent {
         namespace: agent.metadata.namespace.clone().unwrap_or_default(),
@@ -40,7 +40,7 @@ fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
 
 /// Why the account is withheld from a connected agent: the agent runs in another cluster, or lists another account of
 /// this name.
-fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
+fn problem(facts: &AccountFacts<'_>, agent: &KubesvcAgent) -> Option<String> {
     let status = agent.status.as_ref().filter(|_| is_connected(agent))?;
     let own = status.cluster_uid.as_deref().unwrap_or_default();
     if runs_in_another_cluster(facts.account, own) {
@@ -54,15 +54,15 @@ fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
 }
 
 /// No agent is connected that could take the account.
-pub(super) fn nobody(facts: &Facts<'_>) -> Finding {
+pub(super) fn nobody(facts: &AccountFacts<'_>) -> WaitExplanation {
     match facts.zone() {
         Some(zone) => nobody_in(facts, zone),
         None => nobody_anywhere(facts),
     }
 }
 
-fn nobody_anywhere(facts: &Facts<'_>) -> Finding {
-    let verdict = Finding::waits(
+fn nobody_anywhere(facts: &AccountFacts<'_>) -> WaitExplanation {
+    let verdict = WaitExplanation::waits(
         "The account names no zone, and no agent that may take it is connected. It is tried as soon as one is; \
          that uses up no retry.",
     );
@@ -71,8 +71,8 @@ fn nobody_anywhere(facts: &Facts<'_>) -> Finding {
     if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
 }
 
-fn nobody_in(facts: &Facts<'_>, zone: &ZoneId) -> Finding {
-    let verdict = Finding::waits(format!(
+fn nobody_in(facts: &AccountFacts<'_>, zone: &ZoneId) -> WaitExplanation {
+    let verdict = WaitExplanation::waits(format!(
         "An agent of zone {zone} that may take the account has to connect. It is tried as soon as one does; that \
          uses up no retry."
     ));
@@ -81,7 +81,7 @@ fn nobody_in(facts: &Facts<'_>, zone: &ZoneId) -> Finding {
             .advise("See which agents are there; you may not read them in this namespace.");
     }
     if facts.agents_of(zone).any(can_take) {
-        return Finding::waits(format!(
+        return WaitExplanation::waits(format!(
             "An agent of zone {zone} is connected by now: the account is tried at once."
         ))
         .command(
@@ -101,7 +101,11 @@ fn waits(agent: &KubesvcAgent) -> bool {
     is_connected(agent) && !agent.spec.approved
 }
 
-fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]) -> Finding {
+fn approve(
+    facts: &AccountFacts<'_>,
+    mut verdict: WaitExplanation,
+    unapproved: &[&KubesvcAgent],
+) -> WaitExplanation {
     let first = unapproved[0];
     let more = match unapproved.len() - 1 {
         0 => String::new(),
@@ -119,13 +123,13 @@ fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]
     )
 }
 
-fn start_one(verdict: Finding, zone: Option<&ZoneId>) -> Finding {
+fn start_one(verdict: WaitExplanation, zone: Option<&ZoneId>) -> WaitExplanation {
     let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
     verdict.command(format!("Start an agent{of}, or see in its log why it cannot connect."), AGENT_LOGS)
 }
 
 /// Suggests zones that may have been meant.
-fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &ZoneId) -> Finding {
+fn other_zones(facts: &AccountFacts<'_>, verdict: WaitExplanation, zone: &ZoneId) -> WaitExplanation {
     let there = facts.zones();
     let similarity = |other: &ZoneId| strsim::jaro_winkler(zone.as_str(), other.as_str());
     let alike = |other: &&&ZoneId| similarity(other) >= MIN_SIMILARITY;
@@ -141,7 +145,7 @@ fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &ZoneId) -> Finding {
 }
 
 /// Agents of several zones are connected, and the account names no zone.
-pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
+pub(super) fn several_zones(facts: &AccountFacts<'_>) -> WaitExplanation {
     name_a_zone(
         facts,
         "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
@@ -150,7 +154,7 @@ pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
 }
 
 /// The account names no zone, and no zone may offer to take it.
-pub(super) fn no_offers(facts: &Facts<'_>) -> Finding {
+pub(super) fn no_offers(facts: &AccountFacts<'_>) -> WaitExplanation {
     name_a_zone(
         facts,
         "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
@@ -158,8 +162,8 @@ pub(super) fn no_offers(facts: &Facts<'_>) -> Finding {
     )
 }
 
-fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
-    let mut verdict = Finding::waits(waits_for);
+fn name_a_zone(facts: &AccountFacts<'_>, waits_for: &str) -> WaitExplanation {
+    let mut verdict = WaitExplanation::waits(waits_for);
     for zone in facts.zones().into_iter().take(5) {
         verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);
     }
@@ -170,15 +174,15 @@ fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
 }
 
 /// Advises to change the zone: with a command, unless a GitOps tool would revert the change.
-fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &ZoneId) -> Finding {
-    match facts.kept_by() {
+fn change(facts: &AccountFacts<'_>, verdict: WaitExplanation, text: &str, zone: &ZoneId) -> WaitExplanation {
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {owner}.")),
         None => verdict.command(text, facts.pin(zone)),
     }
 }
 
 /// The agents were told to drop the account.
-pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
+pub(super) fn revoke(facts: &AccountFacts<'_>, then: &str) -> WaitExplanation {
     let zone = facts.status.granted_zone().unwrap_or_default();
     let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();
     let names: Vec<_> = connected.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
@@ -189,7 +193,7 @@ pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
         (false, _) => String::new(),
         (true, names) => format!(" Connected: {}.", listed(names)),
     };
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
     ))
     .command("If one does not answer, see its log.", AGENT_LOGS)

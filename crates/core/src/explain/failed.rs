@@ -1,13 +1,13 @@
 //! What each reason of FAILED waits for.
 
-use super::{Facts, Finding, agents, shell};
+use super::{AccountFacts, WaitExplanation, agents, shell};
 use crate::GrantPhase;
 use crate::failure::{FailureClass, Outlook};
 use crate::name_precedence::awaits_request;
 use crate::spec::SecretKeyReference;
 
 /// FAILED: what went wrong, and what would resolve it.
-pub(super) fn judge(facts: &Facts<'_>) -> Finding {
+pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
     let class = facts.class();
     if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
         let mut verdict = agents::revoke(facts, "goes on to what is desired");
@@ -23,8 +23,8 @@ pub(super) fn judge(facts: &Facts<'_>) -> Finding {
         Some(FailureClass::RowExists) => row_exists(facts),
         Some(FailureClass::ClusterMismatch) => mismatch(facts),
         Some(FailureClass::CredentialMissing) => credential_missing(facts),
-        Some(class) => retry(facts, Finding::waits(what_failed(class)), remedy(class)),
-        None => retry(facts, Finding::waits("The last try failed."), "See the message above."),
+        Some(class) => retry(facts, WaitExplanation::waits(what_failed(class)), remedy(class)),
+        None => retry(facts, WaitExplanation::waits("The last try failed."), "See the message above."),
     }
 }
 
@@ -90,7 +90,7 @@ fn remedy(class: FailureClass) -> &'static str {
 }
 
 /// When the account is retried, in a sentence.
-fn outlook(facts: &Facts<'_>) -> String {
+fn outlook(facts: &AccountFacts<'_>) -> String {
     if facts.status.is_refused_while_held() {
         return "Its agent goes on asking, and it is ACTIVE again as soon as the cluster accepts the credential."
             .to_owned();
@@ -110,7 +110,11 @@ fn outlook(facts: &Facts<'_>) -> String {
 }
 
 /// Advises a remedy, followed by an immediate retry.
-fn retry(facts: &Facts<'_>, mut verdict: Finding, remedy: impl Into<String>) -> Finding {
+fn retry(
+    facts: &AccountFacts<'_>,
+    mut verdict: WaitExplanation,
+    remedy: impl Into<String>,
+) -> WaitExplanation {
     verdict.waits_for = format!("{} {}", verdict.waits_for, outlook(facts));
     verdict = verdict.advise(remedy);
     if let Some(secret) = secret(facts) {
@@ -128,11 +132,11 @@ fn retry(facts: &Facts<'_>, mut verdict: Finding, remedy: impl Into<String>) -> 
     verdict.command("Then, to have it tried at once:", facts.plugin("retry"))
 }
 
-fn secret<'a>(facts: &'a Facts<'_>) -> Option<&'a SecretKeyReference> {
+fn secret<'a>(facts: &'a AccountFacts<'_>) -> Option<&'a SecretKeyReference> {
     facts.account.spec.agent_source().secret_ref.as_ref()
 }
 
-fn credential_missing(facts: &Facts<'_>) -> Finding {
+fn credential_missing(facts: &AccountFacts<'_>) -> WaitExplanation {
     let Some(secret) = secret(facts) else {
         let spec = &facts.account.spec;
         let (source, field) = (spec.agent_source(), spec.agent_source_field());
@@ -141,10 +145,14 @@ fn credential_missing(facts: &Facts<'_>) -> Finding {
             || "Its credential is not there.".to_owned(),
             |place| format!("{place} is not there, or cannot be read."),
         );
-        return retry(facts, Finding::waits(what), format!("Put it in its place, or correct {field}."));
+        return retry(
+            facts,
+            WaitExplanation::waits(what),
+            format!("Put it in its place, or correct {field}."),
+        );
     };
     let (name, key) = (&secret.name, secret.key());
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "Secret {name} with key {key} has to be in namespace {}. {}",
         facts.namespace,
         outlook(facts)
@@ -161,15 +169,15 @@ fn credential_missing(facts: &Facts<'_>) -> Finding {
     .command("Then, to have it tried at once:", facts.plugin("retry"))
 }
 
-fn mismatch(facts: &Facts<'_>) -> Finding {
+fn mismatch(facts: &AccountFacts<'_>) -> WaitExplanation {
     let known = facts.status.cluster.as_deref().or(facts.status.kube_host.as_deref());
     let bound = known.unwrap_or("its first cluster");
-    let verdict = Finding::waits(format!(
+    let verdict = WaitExplanation::waits(format!(
         "The kubeconfig leads to another cluster than {bound}, which the account is bound to. It is not tried again \
          until its spec or its credential changes."
     ))
     .advise("If the kubeconfig is wrong, correct it: it is then tried at once.");
-    match facts.kept_by() {
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!(
             "If the move is meant, set spec.state: INACTIVE and then ACTIVE in {owner}: that unbinds it."
         )),
@@ -182,10 +190,10 @@ fn mismatch(facts: &Facts<'_>) -> Finding {
     }
 }
 
-fn duplicate(facts: &Facts<'_>) -> Finding {
+fn duplicate(facts: &AccountFacts<'_>) -> WaitExplanation {
     let name = facts.account.account_name();
     if awaits_request(facts.account) {
-        return Finding::waits(format!(
+        return WaitExplanation::waits(format!(
             "An object of another namespace has the account name {name:?}, or had it last: this one is tried when that \
              one is gone and a retry is asked for."
         ))
@@ -193,15 +201,15 @@ fn duplicate(facts: &Facts<'_>) -> Finding {
         .command("Else delete one of the two. This one:", facts.kubectl("delete", ""))
         .advise("Or make this one anew under another spec.accountName.");
     }
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "Another object has the account name {name:?}. This one is tried when that one is gone."
     ))
     .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
     .advise("Or make this one anew under another spec.accountName.")
 }
 
-fn row_exists(facts: &Facts<'_>) -> Finding {
-    Finding::waits(format!(
+fn row_exists(facts: &AccountFacts<'_>) -> WaitExplanation {
+    WaitExplanation::waits(format!(
         "The database has a row of the name {:?} that is not of kubesvc, and such rows are left alone. {}",
         facts.account.account_name(),
         outlook(facts)

@@ -1,7 +1,7 @@
 //! Which rule of the lifecycle waits for what.
 
 use super::agents::{self, listed};
-use super::{Facts, Finding, can_take, failed};
+use super::{AccountFacts, WaitExplanation, can_take, failed};
 use crate::conditions::AWAITING_AGENTS;
 use crate::ids::AgentId;
 use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State, age};
@@ -10,7 +10,7 @@ use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State,
 pub(super) const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
 
 /// What the account waits for, and what to do.
-pub(super) fn judge(facts: &Facts<'_>) -> Finding {
+pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
     if facts.account.is_being_deleted() {
         return deletion(facts);
     }
@@ -48,16 +48,16 @@ pub(super) fn judge(facts: &Facts<'_>) -> Finding {
 }
 
 /// The next action of a running operator, expected within seconds.
-fn unhandled(what: &str) -> Finding {
-    Finding::waits(format!("{what} An operator that runs takes it up within seconds."))
+fn unhandled(what: &str) -> WaitExplanation {
+    WaitExplanation::waits(format!("{what} An operator that runs takes it up within seconds."))
         .command("If it stays so, see whether the operator runs, and what it logs.", OPERATOR)
 }
 
-fn unseen(facts: &Facts<'_>) -> Finding {
-    if !Facts::is_late(facts.age()) {
+fn unseen(facts: &AccountFacts<'_>) -> WaitExplanation {
+    if !AccountFacts::is_late(facts.age()) {
         return unhandled("It was just made, and no operator has seen it yet.");
     }
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "No operator has seen the account, for {}: none runs, or none watches namespace {}.",
         age::seconds(facts.age()),
         facts.namespace
@@ -66,16 +66,17 @@ fn unseen(facts: &Facts<'_>) -> Finding {
     .advise(format!("See whether its setting kubesvc.watchNamespaces has {}.", facts.namespace))
 }
 
-fn by_wish(facts: &Facts<'_>) -> Finding {
-    let verdict =
-        Finding::waits("Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.");
-    match facts.kept_by() {
+fn by_wish(facts: &AccountFacts<'_>) -> WaitExplanation {
+    let verdict = WaitExplanation::waits(
+        "Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.",
+    );
+    match facts.account.gitops_owner() {
         Some(owner) => verdict.advise(format!("When you want it, set spec.state: ACTIVE in {owner}.")),
         None => verdict.command("When you want it, activate it.", facts.plugin("activate")),
     }
 }
 
-fn active(facts: &Facts<'_>) -> Finding {
+fn active(facts: &AccountFacts<'_>) -> WaitExplanation {
     if facts.reason() == Some("ZoneAwaited") {
         let here = facts.status.granted_zone().unwrap_or_default();
         let wanted = facts.zone().unwrap_or_default();
@@ -89,12 +90,12 @@ fn active(facts: &Facts<'_>) -> Finding {
     }
     let holders: Vec<_> = facts.status.agents.iter().map(AgentId::as_str).collect();
     if holders.is_empty() {
-        return Finding::waits("Nothing: it is as desired.");
+        return WaitExplanation::waits("Nothing: it is as desired.");
     }
-    Finding::waits(format!("Nothing: it is as desired, held by {}.", listed(&holders)))
+    WaitExplanation::waits(format!("Nothing: it is as desired, held by {}.", listed(&holders)))
 }
 
-fn activating(facts: &Facts<'_>) -> Finding {
+fn activating(facts: &AccountFacts<'_>) -> WaitExplanation {
     let zone = facts.status.granted_zone().unwrap_or_default();
     let asked: Vec<_> = facts.agents_of(zone).filter(|agent| can_take(agent)).collect();
     let names: Vec<_> = asked.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
@@ -107,17 +108,17 @@ fn activating(facts: &Facts<'_>) -> Finding {
         return verdict;
     }
     let who = if names.is_empty() { String::new() } else { format!(" ({})", listed(&names)) };
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "The first answer of an agent of zone {zone}{who} that it holds the account. An agent that says nothing \
          counts as failed after kubesvc.cache.operationWaitMs (30 s)."
     ))
     .command("Follow it.", facts.plugin("wait"))
 }
 
-fn orphaned(facts: &Facts<'_>) -> Finding {
+fn orphaned(facts: &AccountFacts<'_>) -> WaitExplanation {
     let zone = facts.zone().unwrap_or_default();
     if facts.agents_of(zone).any(can_take) {
-        return Finding::waits(format!(
+        return WaitExplanation::waits(format!(
             "The last agent that held it went away. An agent of zone {zone} is connected again, and has still to say \
              that it holds the account."
         ))
@@ -131,9 +132,9 @@ fn orphaned(facts: &Facts<'_>) -> Finding {
     verdict
 }
 
-fn awaiting_agents(facts: &Facts<'_>) -> Finding {
+fn awaiting_agents(facts: &AccountFacts<'_>) -> WaitExplanation {
     let of = facts.zone().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "The operator has just begun to lead, or agents wait to be registered: whoever may take the account{of} may be about \
          to connect. If none has within kubesvc.dynamicAccounts.orphanGraceSeconds (30 s), or when all that wait are \
          registered, it is FAILED (NoAgent), and is tried as soon as one connects; neither uses up a retry."
@@ -141,26 +142,26 @@ fn awaiting_agents(facts: &Facts<'_>) -> Finding {
     .command("Follow it.", facts.plugin("wait"))
 }
 
-fn to_migrate(facts: &Facts<'_>) -> Finding {
+fn to_migrate(facts: &AccountFacts<'_>) -> WaitExplanation {
     let told = facts.condition("Ready").map(|ready| ready.message.clone()).unwrap_or_default();
-    Finding::waits(format!("A zone whose agents can reach the cluster, or its credential: {told}."))
+    WaitExplanation::waits(format!("A zone whose agents can reach the cluster, or its credential: {told}."))
         .command("Follow it.", facts.plugin("wait"))
         .command("If it stays so, look at its Events.", facts.plugin("describe"))
 }
 
-fn deletion(facts: &Facts<'_>) -> Finding {
+fn deletion(facts: &AccountFacts<'_>) -> WaitExplanation {
     if !facts.account.has_finalizer() {
         return others_finalizers(facts);
     }
     let begun = matches!(facts.status.state(), State::Deleting | State::DeleteFailed);
     match (facts.status.phase(), begun) {
         (GrantPhase::Revoking, true) => force(facts, agents::revoke(facts, "is deleted")),
-        (GrantPhase::None, _) if begun || !Facts::is_late(facts.deleted_for()) => Finding::waits(
+        (GrantPhase::None, _) if begun || !AccountFacts::is_late(facts.deleted_for()) => WaitExplanation::waits(
             "No agent holds it any more. Its rows have to go from the database; then the operator removes its finalizer.",
         )
         .command("If it stays so, see whether the operator runs and reaches its database.", OPERATOR),
-        _ if !Facts::is_late(facts.deleted_for()) => unhandled("Its deletion was just asked for."),
-        _ => Finding::waits(format!(
+        _ if !AccountFacts::is_late(facts.deleted_for()) => unhandled("Its deletion was just asked for."),
+        _ => WaitExplanation::waits(format!(
             "Its deletion was asked for {} ago, and no operator has acted on it: the finalizer {FINALIZER} keeps it.",
             age::seconds(facts.deleted_for())
         ))
@@ -172,19 +173,19 @@ fn deletion(facts: &Facts<'_>) -> Finding {
     }
 }
 
-fn others_finalizers(facts: &Facts<'_>) -> Finding {
+fn others_finalizers(facts: &AccountFacts<'_>) -> WaitExplanation {
     let left: Vec<_> = facts.account.metadata.finalizers.iter().flatten().map(String::as_str).collect();
     if left.is_empty() {
-        return Finding::waits("Nothing of kubesvc: the API server is removing it.");
+        return WaitExplanation::waits("Nothing of kubesvc: the API server is removing it.");
     }
-    Finding::waits(format!(
+    WaitExplanation::waits(format!(
         "kubesvc is done with it. The API server removes it when these finalizers of others are gone: {}.",
         listed(&left)
     ))
     .command("See who set them.", facts.kubectl("get", "-o yaml --show-managed-fields"))
 }
 
-fn force(facts: &Facts<'_>, mut verdict: Finding) -> Finding {
+fn force(facts: &AccountFacts<'_>, mut verdict: WaitExplanation) -> WaitExplanation {
     if facts.status.state() == State::DeleteFailed {
         verdict.waits_for =
             format!("An agent could not let go of it, or says nothing. {}", verdict.waits_for);

@@ -225,7 +225,7 @@ fn an_account_that_a_gitops_tool_keeps_is_changed_there() {
     let mark = json!({"annotations": {"argocd.argoproj.io/tracking-id": "fleet:kubesvc.io/KubesvcAccount:spin/prod"}});
     let account = failed(account(json!({}), mark), FailureClass::ZoneAmbiguous, false);
     let explanation = explain(&account, Some(&[agent("a", "east", true, true)]), now());
-    assert_eq!(explanation.kept_by.as_deref(), Some("Argo CD application fleet"));
+    assert_eq!(explanation.gitops_owner.as_deref(), Some("Argo CD application fleet"));
     assert_says(&explanation, "Set spec.zoneId: east in Argo CD application fleet.");
     assert!(commands(&explanation).is_empty(), "{explanation:#?}");
 }

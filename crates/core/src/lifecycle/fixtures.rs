@@ -340,6 +340,24 @@ impl SessionFixture for SessionFact {
     }
 }
 
+impl Default for LifecyclePolicy {
+    fn default() -> Self {
+        Self {
+            max_retries: 3,
+            retry_first: 5,
+            retry_multiplier: 2.0,
+            retry_max: 300,
+            orphan_grace: 30,
+            operation_wait: 30,
+            account_cleanup: 600,
+            clean_unused_accounts: false,
+            offers: true,
+            agent_wins: false,
+            installation: None,
+        }
+    }
+}
+
 /// An observation long after the leader began, of an account with a row and a good credential.
 pub(super) struct ObservationFixture {
     account: KubesvcAccount,

@@ -37,24 +37,6 @@ pub struct LifecyclePolicy {
     pub installation: Option<Installation>,
 }
 
-impl Default for LifecyclePolicy {
-    fn default() -> Self {
-        Self {
-            max_retries: 3,
-            retry_first: 5,
-            retry_multiplier: 2.0,
-            retry_max: 300,
-            orphan_grace: 30,
-            operation_wait: 30,
-            account_cleanup: 600,
-            clean_unused_accounts: false,
-            offers: true,
-            agent_wins: false,
-            installation: None,
-        }
-    }
-}
-
 /// Something that may not have been looked at yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fact<T> {

@@ -22,7 +22,7 @@ pub(super) fn mark(asked: &str) -> Cow<'_, str> {
 
 /// What happens after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Retry {
+pub(super) struct RetryPlan {
     /// Ticks until the next try; absent: none by itself.
     pub(super) after: Option<Tick>,
     /// Whether people are told that it stalls.
@@ -33,29 +33,29 @@ pub(super) struct Retry {
 ///
 /// `maxRetries` counts the tries after the first one. What may pass by itself goes on being tried after that, at the
 /// slowest pace; what cannot pass stalls at once.
-fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &LifecyclePolicy) -> Retry {
+fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &LifecyclePolicy) -> RetryPlan {
     if waits_for_agents(class) {
-        return Retry { after: None, stalled: false };
+        return RetryPlan { after: None, stalled: false };
     }
     let tries_left = i64::from(failed_count) <= i64::from(policy.max_retries);
     match class.outlook() {
-        Outlook::CannotPass => Retry { after: None, stalled: true },
-        _ if tries_left => Retry { after: Some(backoff(failed_count, uid, policy)), stalled: false },
-        Outlook::MayPass => Retry { after: Some(policy.retry_max.max(1)), stalled: true },
-        Outlook::NeedsSomeone => Retry { after: None, stalled: true },
+        Outlook::CannotPass => RetryPlan { after: None, stalled: true },
+        _ if tries_left => RetryPlan { after: Some(backoff(failed_count, uid, policy)), stalled: false },
+        Outlook::MayPass => RetryPlan { after: Some(policy.retry_max.max(1)), stalled: true },
+        Outlook::NeedsSomeone => RetryPlan { after: None, stalled: true },
     }
 }
 
 /// What happens after a failure of this account: as [`plan`] says, with deletion tried without a limit, and with none
 /// for a credential that the cluster refuses while an agent holds it.
-pub(super) fn after_failure(facts: &Facts<'_>, class: FailureClass, failed_count: i32) -> Retry {
+pub(super) fn after_failure(facts: &Facts<'_>, class: FailureClass, failed_count: i32) -> RetryPlan {
     let (account, policy) = (facts.observation.account, facts.observation.policy);
     if account.is_being_deleted() {
-        return Retry { after: Some(backoff(failed_count, account.uid(), policy)), stalled: true };
+        return RetryPlan { after: Some(backoff(failed_count, account.uid(), policy)), stalled: true };
     }
     if class == FailureClass::Auth && facts.reports().refused.is_some() {
         // The agent that holds it asks the cluster itself; to send it the same credential again would change nothing.
-        return Retry { after: None, stalled: true };
+        return RetryPlan { after: None, stalled: true };
     }
     plan(class, failed_count, account.uid(), policy)
 }
@@ -143,14 +143,14 @@ mod tests {
         assert!(!plan(FailureClass::Unreachable, 3, "u", &policy).stalled);
         assert_eq!(
             plan(FailureClass::Unreachable, 4, "u", &policy),
-            Retry { after: Some(300), stalled: true }
+            RetryPlan { after: Some(300), stalled: true }
         );
-        assert_eq!(plan(FailureClass::Forbidden, 4, "u", &policy), Retry { after: None, stalled: true });
+        assert_eq!(plan(FailureClass::Forbidden, 4, "u", &policy), RetryPlan { after: None, stalled: true });
     }
 
     #[test]
     fn what_cannot_pass_stalls_at_the_first_failure() {
         let plan = plan(FailureClass::ExecForbidden, 1, "u", &LifecyclePolicy::default());
-        assert_eq!(plan, Retry { after: None, stalled: true });
+        assert_eq!(plan, RetryPlan { after: None, stalled: true });
     }
 }

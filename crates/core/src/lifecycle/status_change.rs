@@ -8,7 +8,7 @@ use crate::status::NameHolder;
 
 /// What a rule changes in a status.
 pub(super) struct StatusChange {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: StatusTarget,
     pub(super) grant: GrantChange,
     pub(super) credential: CredentialChange,
     pub(super) tried_zones: TriedZones,
@@ -26,7 +26,7 @@ pub(super) struct StatusChange {
 }
 
 /// Where the account is after it.
-pub(super) enum Outcome {
+pub(super) enum StatusTarget {
     /// Where it was; what is new is who lists its name too, and nothing else.
     Listing,
     /// Where it was; what is new is what is left out of its objects, and nothing else.
@@ -76,8 +76,8 @@ pub(super) enum TriedZones {
     Are(Vec<ZoneId>),
 }
 
-impl From<Outcome> for StatusChange {
-    fn from(outcome: Outcome) -> Self {
+impl From<StatusTarget> for StatusChange {
+    fn from(outcome: StatusTarget) -> Self {
         Self {
             outcome,
             grant: GrantChange::Stays,
@@ -96,32 +96,32 @@ impl From<Outcome> for StatusChange {
 impl StatusChange {
     /// Nothing but who lists the account's name too.
     pub(super) fn listing() -> Self {
-        Outcome::Listing.into()
+        StatusTarget::Listing.into()
     }
 
     /// Nothing but what is left out of the account's objects.
     pub(super) fn left_out() -> Self {
-        Outcome::LeftOut.into()
+        StatusTarget::LeftOut.into()
     }
 
     /// Nothing but how soon the credential expires.
     pub(super) fn expiring() -> Self {
-        Outcome::Expiring.into()
+        StatusTarget::Expiring.into()
     }
 
     /// Nothing but the installation that serves the account.
     pub(super) fn taken_over() -> Self {
-        Outcome::TakenOver.into()
+        StatusTarget::TakenOver.into()
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.
     pub(super) fn acknowledged() -> Self {
-        Outcome::Acknowledged.into()
+        StatusTarget::Acknowledged.into()
     }
 
     /// A state without a failure.
     pub(super) fn to(state: State) -> Self {
-        Outcome::State(state).into()
+        StatusTarget::State(state).into()
     }
 
     /// ACTIVATING: the grant is open for the zone, under a new epoch.
@@ -132,18 +132,18 @@ impl StatusChange {
 
     /// ACTIVE: an agent holds it, and this is the cluster it reached.
     pub(super) fn held(identity: &ClusterIdentity) -> Self {
-        Self::from(Outcome::Held(identity.clone())).electing()
+        Self::from(StatusTarget::Held(identity.clone())).electing()
     }
 
     /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up. What cannot pass
     /// by itself is not tried again, so that it counts once.
     pub(super) fn failed(failure: &Failure) -> Self {
-        Outcome::Failed(failure.clone()).into()
+        StatusTarget::Failed(failure.clone()).into()
     }
 
     /// The failure that the status speaks of stays, and no try was used.
     pub(super) fn failed_as_before() -> Self {
-        Outcome::FailedAsBefore.into()
+        StatusTarget::FailedAsBefore.into()
     }
 
     /// The grant is being revoked, under a new epoch.

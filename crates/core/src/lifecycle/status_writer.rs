@@ -8,7 +8,7 @@ use super::cluster_identity::{self, IdentityCondition};
 use super::facts::Facts;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::retry_schedule;
-use super::status_change::{CredentialChange, GrantChange, Outcome, StatusChange, TriedZones};
+use super::status_change::{CredentialChange, GrantChange, StatusChange, StatusTarget, TriedZones};
 use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
@@ -41,18 +41,18 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     let mut status = facts.status.clone().into_owned();
     // Written by its own change alone, which has an Event.
     let expiry = match change.outcome {
-        Outcome::Expiring => facts.expiry_warning(),
+        StatusTarget::Expiring => facts.expiry_warning(),
         _ => facts.expiry_said(),
     };
     let event = match change.outcome {
-        Outcome::Listing => listing_event(facts),
-        Outcome::TakenOver => taken_over_event(facts),
-        Outcome::Expiring => expiry.clone().map(|(_, message)| EventDraft {
+        StatusTarget::Listing => listing_event(facts),
+        StatusTarget::TakenOver => taken_over_event(facts),
+        StatusTarget::Expiring => expiry.clone().map(|(_, message)| EventDraft {
             warning: true,
             reason: CREDENTIAL_EXPIRING.to_owned(),
             message,
         }),
-        Outcome::LeftOut => {
+        StatusTarget::LeftOut => {
             show_left_out(facts, &mut status);
             None
         }
@@ -100,7 +100,7 @@ fn apply(change: StatusChange, facts: &Facts<'_>, status: &mut KubesvcAccountSta
     event(facts, status, &summary, failure, change.reason)
 }
 
-impl Outcome {
+impl StatusTarget {
     /// The failure that the status speaks of after it, and what tells which cluster was reached.
     fn apply(
         self,

@@ -22,12 +22,12 @@ pub(super) struct Apply {
     deployed: Deployed,
     /// The object with its annotation.
     wanted: Value,
-    state: State,
+    state: ApplyStage,
     conflicts: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ApplyStage {
     Begin,
     Reading,
     Creating,
@@ -37,11 +37,11 @@ enum State {
 impl Apply {
     pub(super) fn new(deployed: Deployed) -> Self {
         let wanted = with_last_applied(deployed.object.clone());
-        Self { deployed, wanted, state: State::Begin, conflicts: 0 }
+        Self { deployed, wanted, state: ApplyStage::Begin, conflicts: 0 }
     }
 
     fn read(&mut self) -> Step {
-        self.state = State::Reading;
+        self.state = ApplyStage::Reading;
         Step::Request(ApiRequest::get(self.deployed.path.clone()))
     }
 
@@ -56,7 +56,7 @@ impl Apply {
 
     fn write(&mut self, live: Option<Value>) -> Step {
         let Some(live) = live else {
-            self.state = State::Creating;
+            self.state = ApplyStage::Creating;
             // The annotation keeps what is null, as it is merged with; the object has no such fields, custom kinds included.
             let object = without_nulls(&self.wanted);
             return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, &object));
@@ -75,7 +75,7 @@ impl Apply {
                 None => patch.body["metadata"] = json!({ "resourceVersion": seen }),
             }
         }
-        self.state = State::Patching;
+        self.state = ApplyStage::Patching;
         Step::Request(ApiRequest::write(
             Method::Patch,
             &self.deployed.path,
@@ -91,16 +91,16 @@ impl Program for Apply {
     fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
         let Some(answer) = answer else { return self.read() };
         match (self.state, answer.status) {
-            (State::Begin, _) => self.read(),
-            (State::Reading, 404) => self.write(None),
-            (State::Reading, _) => {
+            (ApplyStage::Begin, _) => self.read(),
+            (ApplyStage::Reading, 404) => self.write(None),
+            (ApplyStage::Reading, _) => {
                 let live = go_on!(answer.object());
                 self.write(Some(live))
             }
-            (State::Creating | State::Patching, 409) => self.again(answer),
+            (ApplyStage::Creating | ApplyStage::Patching, 409) => self.again(answer),
             // Deleted since it was read.
-            (State::Patching, 404) if self.conflicts < MAX_CONFLICTS => self.again(answer),
-            (State::Creating | State::Patching, _) => Step::Done(Outcome::of(answer)),
+            (ApplyStage::Patching, 404) if self.conflicts < MAX_CONFLICTS => self.again(answer),
+            (ApplyStage::Creating | ApplyStage::Patching, _) => Step::Done(Outcome::of(answer)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
-use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
+use super::program::{ApiRequest, Method, NotStarted, Program, ProgramContext, Step, go_on};
 use super::{InvalidOperation, MANAGER, Resource};
 use crate::wire::operations as wire;
 use crate::wire::operations::Target;
@@ -44,7 +44,7 @@ impl Change {
         verb: &wire::Patch,
         body: &Value,
         context: &ProgramContext<'_>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, NotStarted> {
         let (resource, path) = context.object(verb.target.as_ref())?;
         let is_json_patch = verb.r#type() == Type::Json;
         let mut body = body.clone();
@@ -73,7 +73,7 @@ impl Change {
         Ok(Self::of(&path, content_type, &body, context.dry_run))
     }
 
-    pub(super) fn scale(verb: &wire::Scale, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn scale(verb: &wire::Scale, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let (_, path) = context.object(verb.target.as_ref())?;
         let patch = json!({"spec": {"replicas": verb.replicas}});
         Ok(Self::of(&format!("{path}/scale"), MERGE_PATCH, &patch, context.dry_run))
@@ -83,7 +83,7 @@ impl Change {
         target: Option<&Target>,
         paused: bool,
         context: &ProgramContext<'_>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, NotStarted> {
         let (resource, path) = context.object(target)?;
         let pausable = [("apps", "Deployment"), ("argoproj.io", "Rollout")];
         if !pausable.contains(&(resource.group.as_str(), resource.kind.as_str())) {
@@ -98,7 +98,7 @@ impl Change {
     pub(super) fn restart(
         verb: &wire::RestartRollout,
         context: &ProgramContext<'_>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, NotStarted> {
         let (resource, path) = context.object(verb.target.as_ref())?;
         has_revisions(&resource)?;
         let annotations = ["spec", "template", "metadata", "annotations", RESTARTED_AT];

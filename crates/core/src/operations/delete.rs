@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::operation::MAX_RESULT_BYTES;
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
-use super::program::{ApiRequest, Program, ProgramContext, StartError, Step, go_on, with_query};
+use super::program::{ApiRequest, NotStarted, Program, ProgramContext, Step, go_on, with_query};
 use super::replace::POLL_INTERVAL;
 use super::{InvalidOperation, Resource};
 use crate::wire::operations as wire;
@@ -44,10 +44,10 @@ pub(super) struct Delete {
     read_bytes: usize,
     /// Number of objects that are not in this list, because a result has no room for them.
     left_out: usize,
-    state: State,
+    state: DeleteStage,
     /// Objects to delete, then those to wait for.
-    objects: VecDeque<Found>,
-    gone: VecDeque<Found>,
+    objects: VecDeque<FoundObject>,
+    gone: VecDeque<FoundObject>,
     /// What the API server said of a conflict, until it is known whether the object is still there.
     conflict: Option<Outcome>,
     /// Where the next page of the list begins.
@@ -56,14 +56,14 @@ pub(super) struct Delete {
 }
 
 #[derive(Clone, Debug)]
-struct Found {
+struct FoundObject {
     path: String,
     uid: Value,
     name: Value,
     namespace: Value,
 }
 
-impl Found {
+impl FoundObject {
     /// Whether an answer to a read of its path has it, and not another object of its name.
     fn is_in(&self, answer: &ApiAnswer) -> Result<bool, Outcome> {
         if answer.status == 404 {
@@ -74,7 +74,7 @@ impl Found {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum DeleteStage {
     Begin,
     Reading,
     Deleting,
@@ -84,7 +84,7 @@ enum State {
 }
 
 impl Delete {
-    pub(super) fn new(verb: &wire::Delete, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn new(verb: &wire::Delete, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let target = verb.target.as_ref().ok_or(InvalidOperation::Missing("delete.target"))?;
         let lists = !verb.label_selector.is_empty();
         let (resource, read) = if lists {
@@ -115,7 +115,7 @@ impl Delete {
             would_delete: None,
             read_bytes: 0,
             left_out: 0,
-            state: State::Begin,
+            state: DeleteStage::Begin,
             objects: VecDeque::new(),
             gone: VecDeque::new(),
             conflict: None,
@@ -124,11 +124,11 @@ impl Delete {
         })
     }
 
-    fn found(&self, object: &Value) -> Found {
+    fn found(&self, object: &Value) -> FoundObject {
         let metadata = &object["metadata"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let path = self.resource.path(&text(&metadata["namespace"]), &text(&metadata["name"]));
-        Found {
+        FoundObject {
             path,
             uid: metadata["uid"].clone(),
             name: metadata["name"].clone(),
@@ -139,7 +139,7 @@ impl Delete {
     /// Takes over what was read. `bytes` is the size of the answer.
     fn take(&mut self, body: Value, bytes: usize) {
         if self.lists {
-            let found: Vec<Found> =
+            let found: Vec<FoundObject> =
                 body["items"].as_array().into_iter().flatten().map(|o| self.found(o)).collect();
             self.objects.extend(found);
             body["metadata"]["continue"].as_str().unwrap_or_default().clone_into(&mut self.next_page);
@@ -188,7 +188,7 @@ impl Delete {
     }
 
     fn delete_next(&mut self, elapsed: Duration) -> Step {
-        self.state = State::Deleting;
+        self.state = DeleteStage::Deleting;
         let Some(object) = self.objects.front() else {
             self.deleted_at = Some(elapsed);
             return self.look_next();
@@ -201,13 +201,13 @@ impl Delete {
     /// Looks whether the next object to delete is still there.
     fn check_next(&mut self, elapsed: Duration) -> Step {
         let Some(object) = self.objects.front() else { return self.delete_next(elapsed) };
-        self.state = State::Checking;
+        self.state = DeleteStage::Checking;
         Step::Request(ApiRequest::get(object.path.clone()))
     }
 
     /// Looks whether the next object is gone.
     fn look_next(&mut self) -> Step {
-        self.state = State::Waiting;
+        self.state = DeleteStage::Waiting;
         if !self.dry_run
             && let Some(object) = self.gone.front()
         {
@@ -231,17 +231,17 @@ impl Program for Delete {
     fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step {
         let Some(answer) = answer else {
             match self.state {
-                State::Begin | State::Reading => self.state = State::Reading,
-                State::Deleting | State::Checking => return self.check_next(elapsed),
-                State::Waiting => return self.look_next(),
+                DeleteStage::Begin | DeleteStage::Reading => self.state = DeleteStage::Reading,
+                DeleteStage::Deleting | DeleteStage::Checking => return self.check_next(elapsed),
+                DeleteStage::Waiting => return self.look_next(),
             }
             return Step::Request(ApiRequest::get(self.read.clone()));
         };
         match (self.state, answer.status) {
-            (State::Begin | State::Reading, 404) if self.ignore_not_found && !self.lists => {
+            (DeleteStage::Begin | DeleteStage::Reading, 404) if self.ignore_not_found && !self.lists => {
                 Step::Done(Outcome::done(200, OutcomeBody::Empty))
             }
-            (State::Begin | State::Reading, _) => {
+            (DeleteStage::Begin | DeleteStage::Reading, _) => {
                 let body = go_on!(answer.object());
                 self.take(body, answer.body.len());
                 if self.objects.len() > MAX_OBJECTS {
@@ -254,12 +254,12 @@ impl Program for Delete {
                 let next = format!("{}&continue={}", self.read, encoded(&self.next_page));
                 Step::Request(ApiRequest::get(next))
             }
-            (State::Deleting, 409) => {
+            (DeleteStage::Deleting, 409) => {
                 // Another object has the name by now, or an admission webhook denies the delete.
                 self.conflict = Some(Outcome::refused(answer));
                 self.check_next(elapsed)
             }
-            (State::Deleting, status) => {
+            (DeleteStage::Deleting, status) => {
                 if status != 404 {
                     go_on!(answer.object());
                     self.gone.extend(self.objects.front().cloned());
@@ -267,7 +267,7 @@ impl Program for Delete {
                 self.objects.pop_front();
                 self.delete_next(elapsed)
             }
-            (State::Checking, _) => {
+            (DeleteStage::Checking, _) => {
                 let Some(object) = self.objects.front() else { return self.delete_next(elapsed) };
                 let is_there = go_on!(object.is_in(answer));
                 match self.conflict.take() {
@@ -279,7 +279,7 @@ impl Program for Delete {
                     }
                 }
             }
-            (State::Waiting, _) => {
+            (DeleteStage::Waiting, _) => {
                 let Some(object) = self.gone.front() else { return self.look_next() };
                 let is_there = go_on!(object.is_in(answer));
                 if !is_there {
@@ -295,12 +295,12 @@ impl Program for Delete {
     }
 
     fn out_of_time(&self) -> Option<Outcome> {
-        (self.state == State::Waiting).then(|| self.accepted())
+        (self.state == DeleteStage::Waiting).then(|| self.accepted())
     }
 
     fn goes_on(&self) -> bool {
         // A new program would take what was made anew for what is to be deleted.
-        !matches!(self.state, State::Begin | State::Reading)
+        !matches!(self.state, DeleteStage::Begin | DeleteStage::Reading)
     }
 }
 

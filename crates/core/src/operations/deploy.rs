@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::apply::Apply;
 use super::deployed::Deployed;
 use super::manifest::{self, annotation};
-use super::program::{Program, ProgramContext, StartError};
+use super::program::{NotStarted, Program, ProgramContext};
 use super::replace::{Create, Recreate, Replace};
 use super::server_side::ServerSideApply;
 use super::{InvalidOperation, ManifestError, Operation};
@@ -71,7 +71,7 @@ pub(super) fn program(
     verb: &wire::Deploy,
     object: &Value,
     context: &ProgramContext<'_>,
-) -> Result<Box<dyn Program>, StartError> {
+) -> Result<Box<dyn Program>, NotStarted> {
     let identity = manifest::identity(object).map_err(InvalidOperation::from)?;
     let resource = context.resource(&identity.group, &identity.version, &identity.kind)?;
     let mode = mode(verb, object, context.apply)?;

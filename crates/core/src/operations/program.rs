@@ -49,23 +49,23 @@ pub struct ProgramContext<'c> {
 
 impl ProgramContext<'_> {
     /// The resource of a kind.
-    pub(super) fn resource(&self, group: &str, version: &str, kind: &str) -> Result<Resource, StartError> {
+    pub(super) fn resource(&self, group: &str, version: &str, kind: &str) -> Result<Resource, NotStarted> {
         match self.kinds.find(group, version, kind, self.now, self.began) {
             KindLookup::Found(resource) => Ok(resource),
-            KindLookup::Read(path) => Err(StartError::Read(ApiRequest::get(path))),
+            KindLookup::Read(path) => Err(NotStarted::Read(ApiRequest::get(path))),
             KindLookup::Unknown(message) => {
-                Err(StartError::Failed(Outcome::failed(404, OutcomeClass::NotFound, message)))
+                Err(NotStarted::Failed(Outcome::failed(404, OutcomeClass::NotFound, message)))
             }
         }
     }
 
     /// The resource of a target.
-    pub(super) fn resource_of(&self, target: &Target) -> Result<Resource, StartError> {
+    pub(super) fn resource_of(&self, target: &Target) -> Result<Resource, NotStarted> {
         self.resource(&target.group, &target.version, &target.kind)
     }
 
     /// The resource of a target that is one object, and the path of the object.
-    pub(super) fn object(&self, target: Option<&Target>) -> Result<(Resource, String), StartError> {
+    pub(super) fn object(&self, target: Option<&Target>) -> Result<(Resource, String), NotStarted> {
         let target = target.ok_or(InvalidOperation::Missing("target"))?;
         let resource = self.resource_of(target)?;
         if resource.namespaced && target.namespace.is_empty() {
@@ -78,7 +78,7 @@ impl ProgramContext<'_> {
 
 /// Why a program does not begin.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StartError {
+pub enum NotStarted {
     /// This must be read first, and be learned by [`Kinds::learn`].
     Read(ApiRequest),
     /// The operation is refused.
@@ -87,7 +87,7 @@ pub enum StartError {
     Failed(Outcome),
 }
 
-impl From<InvalidOperation> for StartError {
+impl From<InvalidOperation> for NotStarted {
     fn from(error: InvalidOperation) -> Self {
         Self::Invalid(error)
     }

@@ -9,7 +9,7 @@ use super::InvalidOperation;
 use super::kinds::split_api_version;
 use super::operation::{MAX_LIST, MAX_RESULT_BYTES};
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
-use super::program::{ApiRequest, Program, ProgramContext, StartError, Step, go_on, with_query};
+use super::program::{ApiRequest, NotStarted, Program, ProgramContext, Step, go_on, with_query};
 use crate::wire::operations as wire;
 
 /// Limit of a log, in bytes, unless the operation says another.
@@ -24,12 +24,12 @@ pub(super) struct Read {
 }
 
 impl Read {
-    pub(super) fn get(verb: &wire::Get, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn get(verb: &wire::Get, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let (_, path) = context.object(verb.target.as_ref())?;
         Ok(Self { request: ApiRequest::get(path) })
     }
 
-    pub(super) fn list(verb: &wire::List, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn list(verb: &wire::List, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let target = verb.target.as_ref().ok_or(InvalidOperation::Missing("list.target"))?;
         let resource = context.resource_of(target)?;
         let limit = if verb.limit == 0 { MAX_LIST } else { verb.limit }.to_string();
@@ -65,7 +65,7 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    pub(super) fn new(verb: &wire::Logs, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn new(verb: &wire::Logs, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let (_, path) = context.object(verb.target.as_ref())?;
         let limit = usize::try_from(verb.limit_bytes).ok().filter(|limit| *limit > 0).unwrap_or(LOG_BYTES);
         let limit = limit.min(MAX_RESULT_BYTES);

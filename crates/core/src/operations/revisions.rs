@@ -107,7 +107,7 @@ pub(super) fn history(revisions: &[Revision]) -> Value {
 
 /// Which revision is wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wanted {
+pub(super) enum WantedRevision {
     Number(i64),
     /// 1: the one before the current.
     Back(i32),
@@ -119,22 +119,25 @@ pub(super) enum Wanted {
 }
 
 /// Finds a revision.
-pub(super) fn choose<'r>(revisions: &'r [Revision], wanted: &Wanted) -> Result<&'r Revision, Outcome> {
+pub(super) fn choose<'r>(
+    revisions: &'r [Revision],
+    wanted: &WantedRevision,
+) -> Result<&'r Revision, Outcome> {
     let found = match wanted {
-        Wanted::Number(number) => revisions.iter().find(|revision| revision.number == *number),
-        Wanted::Back(back) => {
+        WantedRevision::Number(number) => revisions.iter().find(|revision| revision.number == *number),
+        WantedRevision::Back(back) => {
             let back = usize::try_from(*back).unwrap_or(usize::MAX);
             revisions.len().checked_sub(1).and_then(|last| last.checked_sub(back)).map(|at| &revisions[at])
         }
-        Wanted::Chosen { uid, .. } => revisions.iter().find(|revision| revision.uid() == uid),
+        WantedRevision::Chosen { uid, .. } => revisions.iter().find(|revision| revision.uid() == uid),
     };
     found.ok_or_else(|| {
         let known: Vec<_> = revisions.iter().map(|revision| revision.number.to_string()).collect();
         let message = match wanted {
-            Wanted::Number(number) | Wanted::Chosen { number, .. } => {
+            WantedRevision::Number(number) | WantedRevision::Chosen { number, .. } => {
                 format!("there is no revision {number}; there are: {}", known.join(", "))
             }
-            Wanted::Back(back) => {
+            WantedRevision::Back(back) => {
                 format!("there is no revision {back} before the current one; there are: {}", known.join(", "))
             }
         };

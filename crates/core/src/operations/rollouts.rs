@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::changes::has_revisions;
 use super::deployed::MAX_CONFLICTS;
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
-use super::program::{ApiRequest, Method, Program, ProgramContext, StartError, Step, go_on};
-use super::revisions::{Revision, Wanted, choose, history, list_path, revisions, rollback};
+use super::program::{ApiRequest, Method, NotStarted, Program, ProgramContext, Step, go_on};
+use super::revisions::{Revision, WantedRevision, choose, history, list_path, revisions, rollback};
 use super::{InvalidOperation, MANAGER};
 use crate::wire::operations as wire;
 use crate::wire::operations::Target;
@@ -30,7 +30,7 @@ enum Reading {
 }
 
 impl RevisionReader {
-    fn new(target: Option<&Target>, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    fn new(target: Option<&Target>, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let (resource, path) = context.object(target)?;
         has_revisions(&resource)?;
         Ok(Self { kind: resource.kind, path, workload: None })
@@ -66,7 +66,7 @@ impl History {
     pub(super) fn new(
         verb: &wire::RevisionHistory,
         context: &ProgramContext<'_>,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, NotStarted> {
         Ok(Self { reader: RevisionReader::new(verb.target.as_ref(), context)? })
     }
 }
@@ -87,17 +87,17 @@ impl Program for History {
 #[derive(Debug)]
 pub(super) struct Undo {
     reader: RevisionReader,
-    wanted: Wanted,
+    wanted: WantedRevision,
     dry_run: bool,
     patching: bool,
     conflicts: u32,
 }
 
 impl Undo {
-    pub(super) fn new(verb: &wire::UndoRollout, context: &ProgramContext<'_>) -> Result<Self, StartError> {
+    pub(super) fn new(verb: &wire::UndoRollout, context: &ProgramContext<'_>) -> Result<Self, NotStarted> {
         let wanted = match verb.to {
-            Some(To::ToRevision(number)) => Wanted::Number(number),
-            Some(To::RevisionsBack(back)) => Wanted::Back(back),
+            Some(To::ToRevision(number)) => WantedRevision::Number(number),
+            Some(To::RevisionsBack(back)) => WantedRevision::Back(back),
             None => {
                 let needed = "undo_rollout needs to_revision or revisions_back";
                 return Err(InvalidOperation::Fields(needed).into());
@@ -116,7 +116,7 @@ impl Undo {
         let revision = go_on!(choose(revisions, &self.wanted));
         // After a conflict it is to be the same revision: "one back" may be another one by then. And the conflict may be
         // with this patch itself, sent twice by an agent that had no answer: the revision has a new number then.
-        self.wanted = Wanted::Chosen { uid: revision.uid().clone(), number: revision.number };
+        self.wanted = WantedRevision::Chosen { uid: revision.uid().clone(), number: revision.number };
         let Some((content_type, patch)) = go_on!(rollback(&self.reader.kind, &workload, revision)) else {
             return Step::Done(Outcome::done(200, OutcomeBody::Json(workload)));
         };

@@ -25,14 +25,14 @@ pub(super) struct ServerSideApply {
     deployed: Deployed,
     force: bool,
     clears_managed_fields: bool,
-    state: State,
+    state: ServerSideApplyStage,
     conflicts: u32,
     /// Messages of conflicts with the managers that a dry run does not move.
     not_moved: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServerSideApplyStage {
     Begin,
     Reading,
     Moving {
@@ -54,17 +54,17 @@ impl ServerSideApply {
         if is_secret(&deployed) {
             encode_string_data(&mut deployed.object);
         }
-        let (state, not_moved) = (State::Begin, Vec::new());
+        let (state, not_moved) = (ServerSideApplyStage::Begin, Vec::new());
         Self { deployed, force, clears_managed_fields, state, conflicts: 0, not_moved }
     }
 
     fn read(&mut self) -> Step {
-        self.state = State::Reading;
+        self.state = ServerSideApplyStage::Reading;
         Step::Request(ApiRequest::get(self.deployed.path.clone()))
     }
 
     fn apply(&mut self, with_last: bool) -> Step {
-        self.state = State::Applying;
+        self.state = ServerSideApplyStage::Applying;
         let object = if with_last {
             with_last_applied_as_is(self.deployed.object.clone())
         } else {
@@ -105,11 +105,11 @@ impl ServerSideApply {
             if !self.force {
                 let client_side = fields.into_iter().flatten().filter(|entry| is_client_side(entry));
                 self.not_moved = client_side.map(conflict_with).collect();
-                self.state = State::Trying { with_last };
+                self.state = ServerSideApplyStage::Trying { with_last };
             }
             return step;
         }
-        self.state = State::Moving { with_last };
+        self.state = ServerSideApplyStage::Moving { with_last };
         let patch = json!([
             {"op": "replace", "path": "/metadata/managedFields", "value": moved},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": live["metadata"]["resourceVersion"]},
@@ -154,22 +154,24 @@ impl Program for ServerSideApply {
     fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
         let Some(answer) = answer else { return self.read() };
         match (self.state, answer.status) {
-            (State::Begin, _) => self.read(),
-            (State::Reading, 404) => self.apply(false),
-            (State::Reading, _) => {
+            (ServerSideApplyStage::Begin, _) => self.read(),
+            (ServerSideApplyStage::Reading, 404) => self.apply(false),
+            (ServerSideApplyStage::Reading, _) => {
                 let live = go_on!(answer.object());
                 self.go_on_from(&live)
             }
-            (State::Moving { .. }, 404 | 409) if self.conflicts < MAX_CONFLICTS => {
+            (ServerSideApplyStage::Moving { .. }, 404 | 409) if self.conflicts < MAX_CONFLICTS => {
                 self.conflicts += 1;
                 self.read()
             }
-            (State::Moving { with_last }, _) => {
+            (ServerSideApplyStage::Moving { with_last }, _) => {
                 go_on!(answer.object());
                 self.apply(with_last)
             }
-            (State::Trying { with_last }, 409) => self.go_on_after(answer, with_last),
-            (State::Trying { .. } | State::Applying, _) => Step::Done(Outcome::of(answer)),
+            (ServerSideApplyStage::Trying { with_last }, 409) => self.go_on_after(answer, with_last),
+            (ServerSideApplyStage::Trying { .. } | ServerSideApplyStage::Applying, _) => {
+                Step::Done(Outcome::of(answer))
+            }
         }
     }
 }

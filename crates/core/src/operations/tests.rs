@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, Operation, Outcome, OutcomeBody, Program, ProgramContext,
-    StartError, Step, operation_from_text, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, NotStarted, Operation, Outcome, OutcomeBody, Program,
+    ProgramContext, Step, operation_from_text, program_for,
 };
 
 mod deploys;
@@ -54,7 +54,7 @@ fn operation(text: &str) -> Operation {
     operation_from_text(text).unwrap_or_else(|error| unreachable!("{text}: {error}"))
 }
 
-fn start(text: &str, dry_run: bool, apply: &ApplySettings) -> Result<Box<dyn Program>, StartError> {
+fn start(text: &str, dry_run: bool, apply: &ApplySettings) -> Result<Box<dyn Program>, NotStarted> {
     let context = ProgramContext {
         kinds: &kinds(),
         now: Duration::from_secs(2),

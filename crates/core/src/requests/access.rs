@@ -42,7 +42,7 @@ pub struct AccountBounds<'a> {
 
 /// Whether a request is allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessDecision {
     /// It is.
     Allowed,
     /// It is not, for this reason.
@@ -60,9 +60,9 @@ pub fn judge(
     bounds: AccountBounds<'_>,
     (method, is_upgrade): (&str, bool),
     path: &RequestPath,
-) -> Access {
+) -> AccessDecision {
     let class = if is_upgrade { path.class_of_upgrade(method) } else { path.class(method) };
-    let refused = |why: String| Access::Refused(format!("policy: {why}"));
+    let refused = |why: String| AccessDecision::Refused(format!("policy: {why}"));
     if !allowed.allows(class) {
         let class = class.as_str();
         return refused(format!(
@@ -76,7 +76,7 @@ pub fn judge(
                 "what is at this path names objects of namespaces that are not the account's".into(),
             );
         }
-        return Access::Allowed;
+        return AccessDecision::Allowed;
     };
     if let Some(namespace) = &path.namespace {
         let is_listed = bounds.namespaces.is_empty() || bounds.namespaces.contains(namespace);
@@ -87,18 +87,18 @@ pub fn judge(
         if is_object && bounds.only_namespaced && class != Class::Read {
             return refused("the account has no cluster-wide kinds (onlyNamespacedResources)".to_owned());
         }
-        return Access::Allowed;
+        return AccessDecision::Allowed;
     }
     // A question about rights, such as that of `kubectl auth can-i`: of no kind that anybody has objects of.
     if path.is_review(method) {
-        return Access::Allowed;
+        return AccessDecision::Allowed;
     }
     if bounds.only_namespaced {
         return refused(
             "the account has no cluster-wide kinds (onlyNamespacedResources); name a namespace".to_owned(),
         );
     }
-    if is_bounded && path.is_over_all() { Access::IfClusterWide } else { Access::Allowed }
+    if is_bounded && path.is_over_all() { AccessDecision::IfClusterWide } else { AccessDecision::Allowed }
 }
 
 /// The refusal of a list over all namespaces.
@@ -113,7 +113,7 @@ pub fn refuse_over_all(path: &RequestPath) -> String {
 mod tests {
     use super::*;
 
-    fn judged(bounds: AccountBounds<'_>, method: &str, target: &str) -> Access {
+    fn judged(bounds: AccountBounds<'_>, method: &str, target: &str) -> AccessDecision {
         let path = RequestPath::read(target.as_bytes()).expect(target);
         judge(AllowedClasses::default(), bounds, (method, false), &path)
     }
@@ -122,11 +122,14 @@ mod tests {
     fn the_owner_has_the_last_word() {
         let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p/exec").expect("a path");
         let judged = judge(AllowedClasses::default(), AccountBounds::default(), ("GET", false), &path);
-        assert!(matches!(judged, Access::Refused(why) if why.starts_with("policy: ")));
+        assert!(matches!(judged, AccessDecision::Refused(why) if why.starts_with("policy: ")));
         let reads = AllowedClasses { write: false, ..AllowedClasses::default() };
         let path = RequestPath::read(b"/api/v1/namespaces/a/pods/p").expect("a path");
-        assert_eq!(judge(reads, AccountBounds::default(), ("GET", false), &path), Access::Allowed);
-        assert!(matches!(judge(reads, AccountBounds::default(), ("PUT", false), &path), Access::Refused(_)));
+        assert_eq!(judge(reads, AccountBounds::default(), ("GET", false), &path), AccessDecision::Allowed);
+        assert!(matches!(
+            judge(reads, AccountBounds::default(), ("PUT", false), &path),
+            AccessDecision::Refused(_)
+        ));
     }
 
     #[test]
@@ -136,10 +139,10 @@ mod tests {
             judge(allowed, AccountBounds::default(), ("GET", true), &path)
         };
         let console = "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/v/console";
-        assert!(matches!(judged(console, AllowedClasses::default()), Access::Refused(_)));
+        assert!(matches!(judged(console, AllowedClasses::default()), AccessDecision::Refused(_)));
         let all = AllowedClasses { connect: true, ..AllowedClasses::default() };
-        assert_eq!(judged(console, all), Access::Allowed);
-        assert_eq!(judged("/api/v1/pods?watch=1", AllowedClasses::default()), Access::Allowed);
+        assert_eq!(judged(console, all), AccessDecision::Allowed);
+        assert_eq!(judged("/api/v1/pods?watch=1", AllowedClasses::default()), AccessDecision::Allowed);
     }
 
     #[test]
@@ -150,16 +153,20 @@ mod tests {
         for bounds in [only, omitting] {
             for target in ["/metrics", "/metrics/slis", "/logs", "/logs/kube-apiserver.log", "/debug/pprof/"]
             {
-                assert!(matches!(judged(bounds, "GET", target), Access::Refused(_)), "{target}");
-                assert_eq!(judged(AccountBounds::default(), "GET", target), Access::Allowed, "{target}");
+                assert!(matches!(judged(bounds, "GET", target), AccessDecision::Refused(_)), "{target}");
+                assert_eq!(
+                    judged(AccountBounds::default(), "GET", target),
+                    AccessDecision::Allowed,
+                    "{target}"
+                );
             }
             for target in
                 ["/apis/example.org/v1/watch/widgets/w", "/api/v1/watch/pods", "/api/v1/watch/pods/p"]
             {
-                assert_eq!(judged(bounds, "GET", target), Access::IfClusterWide, "{target}");
+                assert_eq!(judged(bounds, "GET", target), AccessDecision::IfClusterWide, "{target}");
             }
             for target in ["/version", "/livez", "/openapi/v3", "/apis", "/api/v1"] {
-                assert_eq!(judged(bounds, "GET", target), Access::Allowed, "{target}");
+                assert_eq!(judged(bounds, "GET", target), AccessDecision::Allowed, "{target}");
             }
         }
     }
@@ -168,18 +175,21 @@ mod tests {
     fn an_account_of_some_namespaces_reaches_no_other() {
         let (only, omitted) = (["a".to_owned()], ["kube-system".to_owned()]);
         let bounds = AccountBounds { namespaces: &only, ..AccountBounds::default() };
-        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a/pods"), Access::Allowed);
-        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a"), Access::Allowed);
-        assert_eq!(judged(bounds, "GET", "/version"), Access::Allowed);
-        assert_eq!(judged(bounds, "GET", "/api/v1/nodes/n"), Access::Allowed);
-        assert_eq!(judged(bounds, "GET", "/api/v1/pods"), Access::IfClusterWide);
+        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a/pods"), AccessDecision::Allowed);
+        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a"), AccessDecision::Allowed);
+        assert_eq!(judged(bounds, "GET", "/version"), AccessDecision::Allowed);
+        assert_eq!(judged(bounds, "GET", "/api/v1/nodes/n"), AccessDecision::Allowed);
+        assert_eq!(judged(bounds, "GET", "/api/v1/pods"), AccessDecision::IfClusterWide);
         for target in ["/api/v1/namespaces/b/pods", "/api/v1/namespaces/b", "/api/v1/watch/namespaces/b/pods"]
         {
-            assert!(matches!(judged(bounds, "GET", target), Access::Refused(_)), "{target}");
+            assert!(matches!(judged(bounds, "GET", target), AccessDecision::Refused(_)), "{target}");
         }
         let bounds = AccountBounds { omit_namespaces: &omitted, ..AccountBounds::default() };
-        assert!(matches!(judged(bounds, "GET", "/api/v1/namespaces/kube-system/pods"), Access::Refused(_)));
-        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a/pods"), Access::Allowed);
+        assert!(matches!(
+            judged(bounds, "GET", "/api/v1/namespaces/kube-system/pods"),
+            AccessDecision::Refused(_)
+        ));
+        assert_eq!(judged(bounds, "GET", "/api/v1/namespaces/a/pods"), AccessDecision::Allowed);
     }
 
     #[test]
@@ -197,10 +207,10 @@ mod tests {
                 ("DELETE", "/api/v1/namespaces/a"),
             ] {
                 let access = judged(bounds, method, target);
-                assert!(matches!(access, Access::Refused(_)), "{method} {target} {namespaces:?}");
+                assert!(matches!(access, AccessDecision::Refused(_)), "{method} {target} {namespaces:?}");
             }
             for target in ["/api/v1/namespaces/a", "/api/v1/namespaces/a/pods", "/version", "/apis/apps/v1"] {
-                assert_eq!(judged(bounds, "GET", target), Access::Allowed, "{target} {namespaces:?}");
+                assert_eq!(judged(bounds, "GET", target), AccessDecision::Allowed, "{target} {namespaces:?}");
             }
         }
     }
@@ -214,13 +224,13 @@ mod tests {
             for review in ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"] {
                 assert_eq!(
                     judged(bounds, "POST", &format!("{reviews}/{review}")),
-                    Access::Allowed,
+                    AccessDecision::Allowed,
                     "{review}"
                 );
             }
             let other = format!("{reviews}/namespaces/b/localsubjectaccessreviews");
-            assert!(matches!(judged(bounds, "POST", &other), Access::Refused(_)));
-            assert_ne!(judged(bounds, "POST", "/apis/example.org/v1/reviews"), Access::Allowed);
+            assert!(matches!(judged(bounds, "POST", &other), AccessDecision::Refused(_)));
+            assert_ne!(judged(bounds, "POST", "/apis/example.org/v1/reviews"), AccessDecision::Allowed);
         }
     }
 }

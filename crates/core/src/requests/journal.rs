@@ -56,7 +56,7 @@ pub enum RecalledWrite {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum JournalEntry {
     Running,
     Done { outcome: Arc<WriteOutcome>, bytes: usize, at: Instant },
     Spent,
@@ -65,7 +65,7 @@ enum Entry {
 /// The writes of this process.
 #[derive(Debug, Default)]
 pub struct Journal {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, JournalEntry>,
     /// Kept answers, oldest first; those that were forgotten are skipped.
     done: VecDeque<(Instant, String)>,
     /// Ids without an answer, oldest first.
@@ -86,7 +86,7 @@ impl Journal {
             return WriteStart::Full;
         }
         self.count += 1;
-        self.entries.insert(request_id.to_owned(), Entry::Running);
+        self.entries.insert(request_id.to_owned(), JournalEntry::Running);
         WriteStart::New
     }
 
@@ -100,9 +100,10 @@ impl Journal {
         }));
         let kept = fitting(&outcome, self.room());
         let bytes = size(&kept);
-        if let Some(entry) = self.entries.get_mut(request_id).filter(|entry| matches!(entry, Entry::Running))
+        if let Some(entry) =
+            self.entries.get_mut(request_id).filter(|entry| matches!(entry, JournalEntry::Running))
         {
-            *entry = Entry::Done { outcome: kept, bytes, at: now };
+            *entry = JournalEntry::Done { outcome: kept, bytes, at: now };
             self.bytes += bytes;
             self.done.push_back((now, request_id.to_owned()));
         }
@@ -119,9 +120,9 @@ impl Journal {
     pub fn recall(&self, request_id: &str) -> RecalledWrite {
         match self.entries.get(request_id) {
             None => RecalledWrite::Never,
-            Some(Entry::Running) => RecalledWrite::Running,
-            Some(Entry::Done { outcome, .. }) => RecalledWrite::Done(Arc::clone(outcome)),
-            Some(Entry::Spent) => RecalledWrite::Forgotten,
+            Some(JournalEntry::Running) => RecalledWrite::Running,
+            Some(JournalEntry::Done { outcome, .. }) => RecalledWrite::Done(Arc::clone(outcome)),
+            Some(JournalEntry::Spent) => RecalledWrite::Forgotten,
         }
     }
 
@@ -137,9 +138,9 @@ impl Journal {
 
     fn spend(&mut self, request_id: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(request_id) else { return };
-        if let Entry::Done { bytes, .. } = entry {
+        if let JournalEntry::Done { bytes, .. } = entry {
             (self.bytes, self.count) = (self.bytes - *bytes, self.count - 1);
-            *entry = Entry::Spent;
+            *entry = JournalEntry::Spent;
             self.spent.push_back((now, request_id.to_owned()));
         }
     }
@@ -147,7 +148,8 @@ impl Journal {
     fn expire(&mut self, now: Instant) {
         let is_old = |at: Instant| now.saturating_duration_since(at) >= KEEP_TIME;
         while let Some((at, id)) = self.done.front() {
-            let is_kept = matches!(self.entries.get(id), Some(Entry::Done { at: since, .. }) if since == at);
+            let is_kept =
+                matches!(self.entries.get(id), Some(JournalEntry::Done { at: since, .. }) if since == at);
             if is_kept && !is_old(*at) {
                 break;
             }

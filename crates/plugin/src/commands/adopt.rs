@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Service;
 
 use super::annotate;
-use crate::api_session::{ApiRequest, ApiSession};
+use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments, Targets};
 use crate::operator_client::SERVICE;
 use kubesvc_core::OPERATOR_ANNOTATION;
@@ -40,7 +40,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &AdoptArguments) -> R
         // Who may not read Services says which namespace it is.
         Err(kube::Error::Api(status)) if status.code == 403 && arguments.operator_namespace.is_some() => {}
         Err(error) => {
-            let asked = ApiRequest { verb: "get", resource: "services", namespace: Some(operator) };
+            let asked = ResourceRequest { verb: "get", resource: "services", namespace: Some(operator) };
             return Err(CommandError::Failed(asked.explain(&session.server, &error)));
         }
     }

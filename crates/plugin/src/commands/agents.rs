@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::api_session::{AGENTS, ApiRequest, ApiSession, did_you_mean};
+use crate::api_session::{AGENTS, ApiSession, ResourceRequest, did_you_mean};
 use crate::arguments::{CommandError, ScopeArguments};
 use kubesvc_core::{APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, KubesvcAgent, PLUGIN_FIELD_MANAGER, age};
 use kubesvc_runtime::terminal::{self, Format, Table, format};
@@ -249,7 +249,7 @@ async fn set(session: &ApiSession, agent: &KubesvcAgent, user: Option<&str>) -> 
         return Ok(format!("{name} is {}approved already", if approved { "" } else { "not " }));
     }
     let namespace = agent.namespace().unwrap_or_default();
-    let asked = ApiRequest { verb: "patch", resource: AGENTS, namespace: Some(&namespace) };
+    let asked = ResourceRequest { verb: "patch", resource: AGENTS, namespace: Some(&namespace) };
     let parameters =
         PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({

@@ -38,13 +38,13 @@ pub(crate) struct CacheArguments {
 
 /// A kind, and an object of it.
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted<'a> {
+struct WantedObject<'a> {
     kind: &'a str,
     namespace: Option<&'a str>,
     name: Option<&'a str>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedObject<'a> {
     fn read(text: &'a str) -> Result<Self, CommandError> {
         let parts: Vec<_> = text.split('/').collect();
         let wanted = match *parts.as_slice() {
@@ -79,7 +79,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> R
     if arguments.output == Some(Format::Name) {
         return Err(CommandError::Usage("cache prints text, or -o json, -o yaml, -o wide".to_owned()));
     }
-    let wanted = arguments.object.as_deref().map(Wanted::read).transpose()?;
+    let wanted = arguments.object.as_deref().map(WantedObject::read).transpose()?;
     let query = wanted.as_ref().map(|wanted| wanted.query(scope)).unwrap_or_default();
     let operator = OperatorClient::open(scope, &arguments.operator).await?;
     let name = bare(&arguments.name);
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn an_object_is_a_kind_with_its_name_and_maybe_its_namespace() {
         let scope = ScopeArguments { namespace: Some("shop".into()), ..ScopeArguments::default() };
-        let query = |text| Wanted::read(text).map(|wanted| wanted.query(&scope));
+        let query = |text| WantedObject::read(text).map(|wanted| wanted.query(&scope));
         assert_eq!(query("deployment"), Ok("?kind=deployment".to_owned()));
         assert_eq!(query("deploy/web"), Ok("?kind=deploy&name=web&namespace=shop".to_owned()));
         assert_eq!(query("deploy/other/web"), Ok("?kind=deploy&name=web&namespace=other".to_owned()));

@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::cli::Cli;
-use kubesvc_core::cache::native::DOCUMENTED_KINDS;
+use kubesvc_core::cache::native::DEFAULT_KINDS;
 use kubesvc_runtime::terminal::{self, text};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -158,7 +158,7 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     match (here.get_name(), here.get_positionals().next()) {
         ("approve" | "revoke", _) => CompletionTarget::Agents,
         ("cache", _) if positionals > 0 => {
-            CompletionTarget::Words(DOCUMENTED_KINDS.map(str::to_lowercase).to_vec())
+            CompletionTarget::Words(DEFAULT_KINDS.map(str::to_lowercase).to_vec())
         }
         ("on" | "operations", _) if positionals > 0 => CompletionTarget::Words(Vec::new()),
         (_, None) => CompletionTarget::Words(Vec::new()),

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
 
-use self::manifests::{Grant, Manifest, Preset};
-use crate::api_session::{ApiRequest, ApiSession};
+use self::manifests::{CredentialRights, Manifest, Preset};
+use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments, duration};
 use crate::own_kubeconfig;
 use crate::service_account_token::TokenOrder;
@@ -129,7 +129,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
 
     let home =
         arguments.target_namespace.as_ref().or(namespaces.first()).map_or(DEFAULT_HOME, String::as_str);
-    let grant = Grant { credential: cluster, preset: arguments.preset, namespaces, home };
+    let grant = CredentialRights { credential: cluster, preset: arguments.preset, namespaces, home };
     make_home(&target, &grant).await.map_err(in_target)?;
     for manifest in grant.manifests() {
         apply(&target, &manifest, &PatchParams::apply(PLUGIN_FIELD_MANAGER)).await.map_err(in_target)?;
@@ -183,7 +183,7 @@ fn check(arguments: &CreateArguments) -> Result<(), CommandError> {
 
 /// Makes the namespace of the service account if it is not there, unless the rights are limited to it. If the user may not
 /// see that, the next request says what is missing.
-async fn make_home(target: &ApiSession, grant: &Grant<'_>) -> Result<(), CommandError> {
+async fn make_home(target: &ApiSession, grant: &CredentialRights<'_>) -> Result<(), CommandError> {
     if grant.namespaces.iter().any(|namespace| namespace == grant.home) {
         return Ok(());
     }
@@ -218,7 +218,7 @@ async fn apply(
             status.message
         ))),
         Err(error) => {
-            let asked = ApiRequest { verb: "patch", resource: &resource.plural, namespace };
+            let asked = ResourceRequest { verb: "patch", resource: &resource.plural, namespace };
             Err(CommandError::Failed(asked.explain(&session.server, &error)))
         }
     }

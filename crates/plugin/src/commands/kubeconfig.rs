@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use kube::config::Cluster;
 use kubesvc_runtime::terminal::{self, format};
 
-use self::credential::Credential;
+use self::credential::KubeconfigUser;
 use crate::account_api;
 use crate::account_kubeconfig::{self, Door};
 use crate::api_session::ApiSession;
@@ -165,22 +165,22 @@ impl KubeconfigArguments {
         Ok(())
     }
 
-    async fn credential(&self, session: &ApiSession) -> Result<Credential, CommandError> {
+    async fn credential(&self, session: &ApiSession) -> Result<KubeconfigUser, CommandError> {
         let audience = self.address.gateway.is_some().then_some(credential::GATEWAY_AUDIENCE);
         match (&self.credential.service_account, &self.credential.token_file) {
             (Some(name), _) => {
-                Credential::of_service_account(session, name, self.credential.duration, audience).await
+                KubeconfigUser::of_service_account(session, name, self.credential.duration, audience).await
             }
             (None, Some(path)) => match self.output {
-                None => Ok(Credential::TokenFile(own_kubeconfig::absolute(path)?)),
-                Some(OutputFormat::Clouddriver) => Ok(Credential::TokenFile(path.display().to_string())),
-                Some(_) => Credential::of_file(path),
+                None => Ok(KubeconfigUser::TokenFile(own_kubeconfig::absolute(path)?)),
+                Some(OutputFormat::Clouddriver) => Ok(KubeconfigUser::TokenFile(path.display().to_string())),
+                Some(_) => KubeconfigUser::of_file(path),
             },
-            (None, None) => Ok(Credential::Own),
+            (None, None) => Ok(KubeconfigUser::Own),
         }
     }
 
-    fn door(&self, own: OwnEntries, credential: &Credential) -> Result<Door, CommandError> {
+    fn door(&self, own: OwnEntries, credential: &KubeconfigUser) -> Result<Door, CommandError> {
         let OwnEntries { cluster, user_name, mut user, .. } = own;
         let mut cluster = match &self.address.gateway {
             Some(url) => Cluster { server: Some(url.clone()), ..Cluster::default() },

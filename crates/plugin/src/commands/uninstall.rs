@@ -11,9 +11,9 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Resource, ResourceExt as _};
 
-use self::report::{Found, Item, LABEL, report};
+use self::report::{InstalledObjects, Item, LABEL, report};
 use crate::account_api::API_SERVICE;
-use crate::api_session::{ApiRequest, ApiSession};
+use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments};
 use kubesvc_core::{GROUP, KubesvcAccount, KubesvcAgent};
 use kubesvc_runtime::terminal;
@@ -52,7 +52,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &UninstallArguments) 
     let mut agents = search.list::<KubesvcAgent>("").await?;
     agents.retain(|agent| agent.is_serving);
     let bindings = search.list::<ClusterRoleBinding>(LABEL).await?;
-    let found = Found {
+    let found = InstalledObjects {
         definitions,
         accounts: search.list::<KubesvcAccount>("").await?,
         agents,
@@ -95,7 +95,7 @@ impl Search<'_> {
                     return Ok(items);
                 }
                 Err(error) => {
-                    let asked = ApiRequest { verb: "list", resource: &resource.plural, namespace: None };
+                    let asked = ResourceRequest { verb: "list", resource: &resource.plural, namespace: None };
                     return Err(CommandError::Failed(asked.explain(&self.session.server, &error)));
                 }
             };

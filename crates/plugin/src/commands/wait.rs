@@ -7,7 +7,7 @@ use futures::TryStreamExt;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 
-use crate::api_session::{ACCOUNTS, ApiRequest, ApiSession};
+use crate::api_session::{ACCOUNTS, ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments, Targets, duration};
 use crate::progress::{Goal, GoalProgress, WaitEnding};
 use crate::resources::{AccountObject, bare, resource_name};
@@ -110,7 +110,7 @@ async fn follow(
         _ => kubesvc_runtime::watch_backoff::config(),
     };
     let mut events = pin!(watcher(api, config).backoff(kubesvc_runtime::watch_backoff::pauses()));
-    let asked = ApiRequest { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
+    let asked = ResourceRequest { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
     while progress.ending().is_none() {
         match events.try_next().await {
             Ok(Some(event)) => progress.event(&event),

@@ -39,7 +39,7 @@ pub(crate) struct WhyArguments {
 /// What is printed.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct WhyOutput {
     #[serde(flatten)]
     explanation: Explanation,
     /// How far its cached objects are; left out unless it is ACTIVE.
@@ -67,7 +67,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &WhyArguments) -> Res
     if cached_objects.as_ref().is_some_and(|cached| cached.up_to_date != Some(true)) {
         explanation.advise_cache();
     }
-    let report = Report { explanation, cached_objects };
+    let report = WhyOutput { explanation, cached_objects };
     let printed = match arguments.output {
         Some(Format::Json) => format::json(&report)?,
         Some(Format::Yaml) => format::yaml(&report)?,
@@ -76,7 +76,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &WhyArguments) -> Res
     Ok(terminal::print(&printed)?)
 }
 
-fn render(report: &Report, now: Timestamp) -> String {
+fn render(report: &WhyOutput, now: Timestamp) -> String {
     let explanation = &report.explanation;
     let mut printed = headline(explanation, now);
     printed.push_str("\n\n");
@@ -129,7 +129,7 @@ fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
         fields.top("Next try", when(next, now));
     }
     fields.top("Zone", explanation.zone.as_ref().map_or("<any>", ZoneId::as_str));
-    if let Some(owner) = &explanation.kept_by {
+    if let Some(owner) = &explanation.gitops_owner {
         fields.top("Kept by", format!("{owner}; change it there"));
     }
     if let Some(operator) = &explanation.served_by {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
-use super::Outcome;
+use super::AttemptOutcome;
 use crate::work_queue::WorkQueue;
 
 /// Number of remembered rests below which expired ones are not removed.
@@ -26,8 +26,8 @@ pub(super) struct Schedule<K: Clone + Eq + Hash> {
     gather: Duration,
     /// Minimum interval between two attempts at one slot.
     min_interval: Duration,
-    retry: Retry,
-    /// Time until which [`Outcome::Pause`] lets no attempt start.
+    retry: TaskBackoff,
+    /// Time until which [`AttemptOutcome::Pause`] lets no attempt start.
     paused_until: Option<Instant>,
     due: BTreeMap<(Instant, u64), Slot<K>>,
     queued: HashSet<Slot<K>>,
@@ -50,7 +50,7 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
             wakes,
             gather,
             min_interval,
-            retry: Retry::new(retry_delays, concurrency),
+            retry: TaskBackoff::new(retry_delays, concurrency),
             paused_until: None,
             due: BTreeMap::new(),
             queued: HashSet::new(),
@@ -108,16 +108,19 @@ impl<K: Clone + Eq + Hash> Schedule<K> {
 
     /// Ends an attempt. The slots rest, then those that were woken meanwhile are applied again. Those that the outcome
     /// names are applied again after its delay, and not earlier, even if they are woken.
-    pub(super) fn ended(&mut self, slots: &[Slot<K>], outcome: Outcome<K>, now: Instant) {
-        let rest = if matches!(outcome, Outcome::Unchanged) { Duration::ZERO } else { self.min_interval };
-        if !matches!(outcome, Outcome::Failed(..)) {
+    pub(super) fn ended(&mut self, slots: &[Slot<K>], outcome: AttemptOutcome<K>, now: Instant) {
+        let rest =
+            if matches!(outcome, AttemptOutcome::Unchanged) { Duration::ZERO } else { self.min_interval };
+        if !matches!(outcome, AttemptOutcome::Failed(..)) {
             self.retry.succeeded();
         }
         let (again, after) = match outcome {
-            Outcome::Done | Outcome::Unchanged | Outcome::Refused(_) => (Vec::new(), Duration::ZERO),
-            Outcome::Failed(keys, _) => (named(keys, slots), self.retry.failed(now)),
-            Outcome::Again(keys, after) => (named(keys, slots), after),
-            Outcome::Pause(after) => {
+            AttemptOutcome::Done | AttemptOutcome::Unchanged | AttemptOutcome::Refused(_) => {
+                (Vec::new(), Duration::ZERO)
+            }
+            AttemptOutcome::Failed(keys, _) => (named(keys, slots), self.retry.failed(now)),
+            AttemptOutcome::Again(keys, after) => (named(keys, slots), after),
+            AttemptOutcome::Pause(after) => {
                 self.paused_until = self.paused_until.max(Some(now + after));
                 (slots.to_vec(), Duration::ZERO)
             }
@@ -170,7 +173,7 @@ fn named<K: Clone>(keys: Vec<K>, batch: &[Slot<K>]) -> Vec<Slot<K>> {
 /// Back-off of one task. A failed key is retried after the current delay. After as many consecutive failures as attempts
 /// may run concurrently, a dependency is at fault rather than the keys: no attempt starts until the delay has passed, and
 /// the next delay is longer.
-struct Retry {
+struct TaskBackoff {
     delays: [Duration; 2],
     growing: ExponentialBackoff,
     delay: Duration,
@@ -179,7 +182,7 @@ struct Retry {
     paused_until: Option<Instant>,
 }
 
-impl Retry {
+impl TaskBackoff {
     fn new(delays: [Duration; 2], concurrency: usize) -> Self {
         let [delay, _] = delays;
         let growing = growing(delays);

@@ -41,7 +41,7 @@ fn spec() -> TaskSpec<u32> {
 }
 
 /// Drives a task for so many seconds beside something else.
-async fn drive<A: Future<Output = Outcome<u32>>>(
+async fn drive<A: Future<Output = AttemptOutcome<u32>>>(
     spec: TaskSpec<u32>,
     seconds: u32,
     apply: impl Fn(Vec<u32>) -> A,
@@ -65,7 +65,7 @@ async fn a_periodic_task_runs_at_each_period_and_at_its_start_only_where_that_is
         let apply = |keys: Vec<u32>| {
             assert!(keys.is_empty());
             applied.note(keys);
-            std::future::ready(Outcome::Done)
+            std::future::ready(AttemptOutcome::Done)
         };
         drive(spec.every(SECOND * 10), 25, apply, async {}).await;
         assert_eq!(applied.seconds(), expected);
@@ -77,7 +77,7 @@ async fn woken_keys_are_applied_at_once_in_order_and_in_batches_and_a_periodic_r
     let (applied, wakes) = (Applied::new(), woken(&[1, 2, 3]));
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     };
     drive(spec().woken_by(&wakes).batch(2).every(SECOND), 1, apply, async {}).await;
     let expected = [(0, vec![1, 2]), (0, vec![3]), (1000, vec![])];
@@ -93,7 +93,7 @@ async fn a_key_woken_during_its_attempt_is_applied_again_after_it_and_never_besi
         applied.note(keys);
         async {
             sleep(SECOND * 3).await;
-            Outcome::Done
+            AttemptOutcome::Done
         }
     };
     let beside = async {
@@ -110,7 +110,7 @@ async fn a_failed_attempt_is_repeated_after_growing_delays_however_often_it_is_w
     let again = Arc::clone(&wakes);
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::failed("the database is away"))
+        std::future::ready(AttemptOutcome::failed("the database is away"))
     };
     let beside = async {
         loop {
@@ -134,9 +134,9 @@ async fn of_a_batch_only_the_keys_that_failed_are_repeated_and_others_do_not_wai
     let apply = |keys| {
         let attempt = applied.note(keys);
         std::future::ready(if attempt == 1 {
-            Outcome::Failed(vec![2], "no".to_owned())
+            AttemptOutcome::Failed(vec![2], "no".to_owned())
         } else {
-            Outcome::Done
+            AttemptOutcome::Done
         })
     };
     let beside = async {
@@ -153,7 +153,7 @@ async fn a_task_of_which_every_attempt_fails_pauses_as_a_whole_however_many_keys
     let (applied, wakes) = (Applied::new(), woken(&(0..1000).collect::<Vec<_>>()));
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::failed("the API server is away"))
+        std::future::ready(AttemptOutcome::failed("the API server is away"))
     };
     let spec = spec().woken_by(&wakes).concurrency(4).retry_delays(SECOND, SECOND * 8);
     drive(spec, 60, apply, async {}).await;
@@ -168,7 +168,7 @@ async fn a_refused_attempt_waits_for_the_next_activation() {
     let (applied, wakes) = (Applied::new(), woken(&[1]));
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Refused("the row is malformed".to_owned()))
+        std::future::ready(AttemptOutcome::Refused("the row is malformed".to_owned()))
     };
     drive(spec().woken_by(&wakes).every(SECOND * 40), 60, apply, async {}).await;
     assert_eq!(applied.all(), [(0, vec![1]), (40_000, vec![])]);
@@ -180,7 +180,11 @@ async fn requeued_keys_are_applied_after_their_delay() {
     let again = Arc::clone(&wakes);
     let apply = |keys| {
         let attempt = applied.note(keys);
-        std::future::ready(if attempt == 1 { Outcome::Again(vec![2], SECOND * 5) } else { Outcome::Done })
+        std::future::ready(if attempt == 1 {
+            AttemptOutcome::Again(vec![2], SECOND * 5)
+        } else {
+            AttemptOutcome::Done
+        })
     };
     let beside = async {
         sleep(SECOND).await;
@@ -196,7 +200,11 @@ async fn a_paused_task_starts_no_attempt_and_then_applies_the_batch_again() {
     let again = Arc::clone(&wakes);
     let apply = |keys| {
         let attempt = applied.note(keys);
-        std::future::ready(if attempt == 1 { Outcome::Pause(SECOND * 5) } else { Outcome::Done })
+        std::future::ready(if attempt == 1 {
+            AttemptOutcome::Pause(SECOND * 5)
+        } else {
+            AttemptOutcome::Done
+        })
     };
     let beside = async {
         sleep(SECOND).await;
@@ -216,7 +224,7 @@ async fn an_attempt_that_succeeds_beside_it_does_not_shorten_a_pause() {
             if keys == [2] {
                 sleep(SECOND).await;
             }
-            if attempt == 1 { Outcome::Pause(SECOND * 5) } else { Outcome::Done }
+            if attempt == 1 { AttemptOutcome::Pause(SECOND * 5) } else { AttemptOutcome::Done }
         }
     };
     let beside = async {
@@ -233,7 +241,7 @@ async fn a_key_rests_for_the_minimum_interval_and_other_keys_go_on() {
     let waking = Arc::clone(&wakes);
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     };
     let beside = async {
         for key in [1, 1, 1, 2, 1] {
@@ -251,7 +259,7 @@ async fn a_key_of_which_there_was_nothing_to_do_does_not_rest() {
     let waking = Arc::clone(&wakes);
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Unchanged)
+        std::future::ready(AttemptOutcome::Unchanged)
     };
     let beside = async {
         sleep(SECOND).await;
@@ -267,7 +275,7 @@ async fn wake_ups_are_gathered_before_an_attempt() {
     let waking = Arc::clone(&wakes);
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     };
     let beside = async {
         sleep(SECOND / 2).await;
@@ -282,7 +290,7 @@ async fn a_change_applies_the_keys_that_it_concerns_and_an_event_runs_the_task_o
     let (applied, changed) = (Applied::new(), watch::Sender::new(0));
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     };
     let spec = spec().batch(9).wake_on_change(changed.subscribe(), || vec![1, 2]);
     let beside = async {
@@ -304,7 +312,7 @@ async fn attempts_run_beside_one_another_up_to_the_bound() {
         sleep(SECOND).await;
         now.fetch_sub(1, Ordering::Relaxed);
         done.fetch_add(1, Ordering::Relaxed);
-        Outcome::Done
+        AttemptOutcome::Done
     };
     drive(spec().woken_by(&wakes).concurrency(4), 60, apply, async {}).await;
     assert_eq!((most.into_inner(), done.into_inner()), (4, 20));
@@ -316,7 +324,7 @@ async fn a_change_of_a_watched_value_runs_the_task_until_the_value_is_gone() {
     let watched = value.subscribe();
     let apply = |keys| {
         applied.note(keys);
-        std::future::ready(Outcome::Done)
+        std::future::ready(AttemptOutcome::Done)
     };
     let beside = async move {
         sleep(SECOND).await;
@@ -338,7 +346,7 @@ async fn an_attempt_that_exceeds_its_deadline_has_failed_and_is_repeated() {
             if attempt == 1 {
                 std::future::pending::<()>().await;
             }
-            Outcome::Done
+            AttemptOutcome::Done
         }
     };
     let spec = spec().woken_by(&wakes).deadline(SECOND * 5).retry_delays(SECOND, SECOND);
@@ -363,7 +371,7 @@ async fn a_stopped_task_is_cancelled_and_gives_its_keys_back_unless_it_is_to_fin
         let apply = |_| async {
             sleep(SECOND * 5).await;
             done.fetch_add(1, Ordering::Relaxed);
-            Outcome::Done
+            AttemptOutcome::Done
         };
         let spec = spec().woken_by(&wakes);
         let spec = if finishes { spec.finishes() } else { spec };
@@ -384,7 +392,7 @@ async fn a_stopped_task_is_cancelled_and_gives_its_keys_back_unless_it_is_to_fin
 #[tokio::test(start_paused = true)]
 async fn failures_are_logged_at_most_once_a_minute() {
     static LOGGED: AtomicUsize = AtomicUsize::new(0);
-    let apply = |_| std::future::ready(Outcome::Refused("no".to_owned()));
+    let apply = |_| std::future::ready(AttemptOutcome::Refused("no".to_owned()));
     let spec = spec().every(SECOND).log_failure(|_| {
         LOGGED.fetch_add(1, Ordering::Relaxed);
     });
@@ -397,7 +405,7 @@ async fn a_task_is_reported_with_its_last_run_error_and_backlog_and_counted() {
     let (wakes, registry, stop) = (woken(&[1, 2, 3, 4]), TaskRegistry::default(), CancellationToken::new());
     let apply = |_| async {
         sleep(SECOND * 2).await;
-        Outcome::Refused("x".repeat(9000))
+        AttemptOutcome::Refused("x".repeat(9000))
     };
     let listed = registry.enter(TaskEntry::endless("a watch", "Watches"));
     let driven = registry.drive(spec().woken_by(&wakes).every(SECOND * 30), &stop, apply);
@@ -442,7 +450,7 @@ async fn the_last_action_of_a_task_runs_after_its_running_attempts_once_it_is_st
         async move {
             sleep(SECOND * 5).await;
             attempts.note(vec![1]);
-            Outcome::Done
+            AttemptOutcome::Done
         }
     };
     tasks.start_and_finish(spec().at_start().finishes(), apply, async move {
@@ -459,7 +467,7 @@ async fn the_last_action_of_a_task_runs_after_its_running_attempts_once_it_is_st
 #[tokio::test(start_paused = true)]
 async fn failures_of_a_task_are_counted_from_zero() {
     let (registry, stop) = (TaskRegistry::default(), CancellationToken::new());
-    let driven = registry.drive(spec().every(SECOND * 30), &stop, |_| async { Outcome::Done });
+    let driven = registry.drive(spec().every(SECOND * 30), &stop, |_| async { AttemptOutcome::Done });
     let _ = timeout(SECOND, driven).await;
     let mut metrics = prometheus_client::registry::Registry::default();
     registry.register(&mut metrics);
@@ -475,7 +483,7 @@ async fn a_task_that_panics_stops_the_others_and_is_named() {
     tasks.spawn("a server", "Serves", stop.clone().cancelled_owned());
     tasks.start(spec().at_start().every(SECOND), |_| async {
         assert!(std::hint::black_box(false), "number {}", 7);
-        Outcome::Done
+        AttemptOutcome::Done
     });
     tracker.close();
     tracker.wait().await;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use super::UnknownKeys;
 use super::error::{ConfigError, ConfigProblem, Origin};
 use super::setting_type::{SettingValue, say};
-use super::table::{KeyLookup, KeyOwnership, KeySegment, RefusalRule, SettingRow, Use, folded, join, split};
+use super::table::{
+    KeyLookup, KeyOwnership, KeySegment, RefusalRule, SettingRow, SettingUse, folded, join, split,
+};
 use super::values::{EffectiveSetting, SettingList, UnbuiltSetting, UnreadSetting, Values};
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
@@ -53,7 +55,9 @@ impl Values {
     /// Merges the environment.
     pub(crate) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
         for row in self.index.spec.rows() {
-            if !matches!(row.used, Use::Read(_) | Use::Refused(_)) || row.key.contains(['*', '[']) {
+            if !matches!(row.used, SettingUse::Read(_) | SettingUse::Refused(_))
+                || row.key.contains(['*', '['])
+            {
                 continue;
             }
             let name = environment_name(row.key);
@@ -66,7 +70,7 @@ impl Values {
                 continue;
             }
             let origin = Origin::Environment(name);
-            if let Use::Refused(refusal) = row.used {
+            if let SettingUse::Refused(refusal) = row.used {
                 let node = YamlNode { line: 0, value: YamlValue::Text(text) };
                 self.asked(row, refusal, row.key.to_owned(), &node, (row.key, origin));
                 continue;
@@ -83,7 +87,7 @@ impl Values {
         let found = split(key).map(|path| self.index.find(&self.index.spec.documented_path(&path)));
         match found {
             Some(KeyLookup::Setting { row, .. })
-                if matches!(row.used, Use::Read(_)) && !row.key.contains(['*', '[']) =>
+                if matches!(row.used, SettingUse::Read(_)) && !row.key.contains(['*', '[']) =>
             {
                 self.text(row, text, origin)
             }
@@ -396,11 +400,11 @@ impl Walk<'_> {
             self.values.problems.push(ConfigProblem::Twice { key: written, first, second: origin });
             return;
         }
-        if let Use::Refused(refusal) = row.used {
+        if let SettingUse::Refused(refusal) = row.used {
             return self.values.asked(row, refusal, id, node, (&written, origin));
         }
-        if !matches!(row.used, Use::Read(_)) {
-            if matches!(row.used, Use::Later(_))
+        if !matches!(row.used, SettingUse::Read(_)) {
+            if matches!(row.used, SettingUse::Later(_))
                 && !has_placeholder(node)
                 && let Err(read) = row.kind.read(node)
             {

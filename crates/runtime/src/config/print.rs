@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::error::Origin;
 use super::layer::environment_name;
 use super::setting_type::{RolePermissions, SPINNAKER_KINDS, SettingType, SettingValue};
-use super::table::{RefusalRule, SettingRow, Spec, Use};
+use super::table::{RefusalRule, SettingRow, SettingUse, Spec};
 use super::values::{EffectiveSetting, Values};
 use kubesvc_core::spec::CustomResourceTreatment;
 use kubesvc_core::wire::ops::CustomResourceDefinition;
@@ -19,7 +19,7 @@ pub(crate) fn effective(values: &Values) -> String {
     let mut out = String::new();
     let mut open: Vec<&str> = Vec::new();
     let mut lists = BTreeSet::new();
-    for row in values.index.spec.rows().filter(|row| matches!(row.used, Use::Read(_))) {
+    for row in values.index.spec.rows().filter(|row| matches!(row.used, SettingUse::Read(_))) {
         if let Some((list, _)) = row.key.split_once("[]") {
             if lists.insert(list) {
                 let groups: Vec<_> = list.split('.').collect();
@@ -223,17 +223,17 @@ pub(crate) fn reference(spec: &Spec) -> String {
     for SettingRow { key, kind, used, secret, about, idle } in spec.rows() {
         let read = match used {
             _ if let Some(why) = idle => format!("now, without effect: {why}"),
-            Use::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
-            Use::Read(_) => format!("now; also `{}`", environment_name(key)),
-            Use::Later(capability) => format!("later: {}", capability.name()),
-            Use::Inert(why) => format!("no effect: {why}"),
-            Use::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
-            Use::Refused(RefusalRule { harmless: Some(word), .. }) => {
+            SettingUse::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
+            SettingUse::Read(_) => format!("now; also `{}`", environment_name(key)),
+            SettingUse::Later(capability) => format!("later: {}", capability.name()),
+            SettingUse::Inert(why) => format!("no effect: {why}"),
+            SettingUse::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
+            SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
                 format!("refused, but `{word}`: not built")
             }
         };
         let default = match used {
-            Use::Read(default) if !default.is_empty() => format!("`{default}`"),
+            SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
             _ => String::new(),
         };
         let secret = if *secret { " (never shown)" } else { "" };

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::setting_type::{ListItem, SettingType};
-use super::table::{RefusalRule, SettingRow, Spec, Use};
+use super::table::{RefusalRule, SettingRow, SettingUse, Spec};
 
 const NAMESPACE: &str = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?";
 
@@ -65,8 +65,8 @@ fn merge(into: &mut Value, leaf: Value) {
 
 fn leaf(row: &SettingRow) -> Value {
     let (mut schema, about) = match row.used {
-        Use::Refused(rule) => (harmless(rule), format!("{}. Not built: {}", row.about, rule.why)),
-        Use::Read(default) if !default.is_empty() && !row.secret => {
+        SettingUse::Refused(rule) => (harmless(rule), format!("{}. Not built: {}", row.about, rule.why)),
+        SettingUse::Read(default) if !default.is_empty() && !row.secret => {
             (of_type(row.kind), format!("{}. Default: {default}", row.about))
         }
         _ => (of_type(row.kind), row.about.to_owned()),

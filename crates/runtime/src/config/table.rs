@@ -10,7 +10,7 @@ pub(crate) struct SettingRow {
     /// The type and bounds.
     pub(crate) kind: SettingType,
     /// Whether and when it has an effect.
-    pub(crate) used: Use,
+    pub(crate) used: SettingUse,
     /// Whether the value is never shown, neither in messages nor by `--print-config`.
     pub(crate) secret: bool,
     /// Its meaning, in a few words.
@@ -21,7 +21,7 @@ pub(crate) struct SettingRow {
 
 /// Whether a setting has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum SettingUse {
     /// It is read. Contains the default as it would be written; empty: not set.
     Read(&'static str),
     /// It is known, and will be read once this capability exists.
@@ -44,8 +44,8 @@ pub(crate) struct RefusalRule {
     pub(crate) moot_by: Option<&'static str>,
 }
 
-/// The capability required for a setting of [`Use::Later`]. None concerns security: what is not implemented there is
-/// [`Use::Refused`].
+/// The capability required for a setting of [`SettingUse::Later`]. None concerns security: what is not implemented
+/// there is [`SettingUse::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
     Migration,
@@ -70,7 +70,7 @@ pub(crate) const fn read(
     SettingRow {
         key,
         kind,
-        used: Use::Read(default),
+        used: SettingUse::Read(default),
         secret: matches!(kind, SettingType::DatabaseUrl),
         about,
         idle: None,
@@ -84,7 +84,7 @@ pub(crate) const fn later(
     kind: SettingType,
     about: &'static str,
 ) -> SettingRow {
-    SettingRow { key, kind, used: Use::Later(capability), secret: false, about, idle: None }
+    SettingRow { key, kind, used: SettingUse::Later(capability), secret: false, about, idle: None }
 }
 
 /// A security setting that is not implemented: only `harmless` and empty values are accepted.
@@ -95,7 +95,7 @@ pub(crate) const fn refused(
     why: &'static str,
     about: &'static str,
 ) -> SettingRow {
-    let used = Use::Refused(RefusalRule { harmless, why, moot_by: None });
+    let used = SettingUse::Refused(RefusalRule { harmless, why, moot_by: None });
     SettingRow { key, kind, used, secret: false, about, idle: None }
 }
 
@@ -113,7 +113,7 @@ impl SettingRow {
     /// Why the setting has no effect; `None` if it has one.
     pub(crate) fn without_effect(&self) -> Option<&'static str> {
         match self.used {
-            Use::Inert(why) => Some(why),
+            SettingUse::Inert(why) => Some(why),
             _ => self.idle,
         }
     }
@@ -121,8 +121,8 @@ impl SettingRow {
     /// Sets the flag that makes a refused setting irrelevant.
     pub(crate) const fn moot_by(self, flag: &'static str) -> Self {
         match self.used {
-            Use::Refused(refusal) => {
-                Self { used: Use::Refused(RefusalRule { moot_by: Some(flag), ..refusal }), ..self }
+            SettingUse::Refused(refusal) => {
+                Self { used: SettingUse::Refused(RefusalRule { moot_by: Some(flag), ..refusal }), ..self }
             }
             _ => self,
         }
@@ -131,7 +131,7 @@ impl SettingRow {
 
 /// A setting that is accepted without effect.
 pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static str) -> SettingRow {
-    SettingRow { key, kind: SettingType::Any, used: Use::Inert(why), secret: false, about, idle: None }
+    SettingRow { key, kind: SettingType::Any, used: SettingUse::Inert(why), secret: false, about, idle: None }
 }
 
 /// An integer without a unit.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::{ConfigProblem, Origin};
 use super::setting_type::{SettingType, SettingValue};
-use super::table::{RefusalRule, SettingIndex, SettingRow, Spec, Use, fold};
+use super::table::{RefusalRule, SettingIndex, SettingRow, SettingUse, Spec, fold};
 use crate::listen::connection_limits::Network;
 use kubesvc_core::spec::CustomResourceTreatment;
 
@@ -67,7 +67,7 @@ impl Values {
     pub(crate) fn new(spec: &'static Spec) -> Self {
         let mut slots = BTreeMap::new();
         for row in spec.rows() {
-            if let Use::Read(default) = row.used
+            if let SettingUse::Read(default) = row.used
                 && !row.key.contains(['*', '['])
             {
                 let value = if default.is_empty() { empty(row.kind) } else { row.kind.parse(default) };

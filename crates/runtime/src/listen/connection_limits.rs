@@ -19,9 +19,9 @@ const MAX_TRACKED_CALLERS: usize = 1024;
 
 /// A caller for the purpose of limits: an IPv4 address or an IPv6 /64 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Caller(IpAddr);
+pub struct ClientAddress(IpAddr);
 
-impl Caller {
+impl ClientAddress {
     /// Returns the caller of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
@@ -31,7 +31,7 @@ impl Caller {
     }
 }
 
-impl fmt::Display for Caller {
+impl fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             IpAddr::V4(address) => address.fmt(f),
@@ -106,7 +106,7 @@ pub struct AddressLimits {
 #[derive(Debug)]
 pub struct KnownCallers {
     additional: usize,
-    callers: RwLock<HashSet<Caller>>,
+    callers: RwLock<HashSet<ClientAddress>>,
 }
 
 impl KnownCallers {
@@ -117,13 +117,13 @@ impl KnownCallers {
 
     /// Replaces all callers by those of these addresses.
     pub fn replace(&self, addresses: impl IntoIterator<Item = IpAddr>) {
-        let callers: HashSet<_> = addresses.into_iter().map(Caller::of).collect();
+        let callers: HashSet<_> = addresses.into_iter().map(ClientAddress::of).collect();
         if *self.callers.read() != callers {
             *self.callers.write() = callers;
         }
     }
 
-    fn additional(&self, caller: Caller) -> usize {
+    fn additional(&self, caller: ClientAddress) -> usize {
         if self.callers.read().contains(&caller) { self.additional } else { 0 }
     }
 }
@@ -133,12 +133,12 @@ impl KnownCallers {
 pub struct Addresses {
     limits: AddressLimits,
     known: Option<Arc<KnownCallers>>,
-    open: Mutex<HashMap<Caller, usize>>,
+    open: Mutex<HashMap<ClientAddress, usize>>,
 }
 
 /// A counted connection, released on drop.
 #[derive(Debug)]
-pub struct AddressSlot(Option<(Arc<Addresses>, Caller)>);
+pub struct AddressSlot(Option<(Arc<Addresses>, ClientAddress)>);
 
 impl Addresses {
     /// Creates a counter with these limits.
@@ -157,7 +157,7 @@ impl Addresses {
         if limit == 0 || self.limits.exempt.iter().any(|network| network.contains(address)) {
             return Some(AddressSlot(None));
         }
-        let caller = Caller::of(address);
+        let caller = ClientAddress::of(address);
         let additional = self.known.as_ref().map_or(0, |known| known.additional(caller));
         let mut all = self.open.lock();
         let open = all.entry(caller).or_default();
@@ -185,15 +185,15 @@ impl Drop for AddressSlot {
 /// Rate limit for log lines that any host on the network can trigger: at most one per minute for each reason and
 /// caller.
 #[derive(Debug, Default)]
-pub struct LogRateLimit(Mutex<HashMap<(&'static str, Caller), Instant>>);
+pub struct LogRateLimit(Mutex<HashMap<(&'static str, ClientAddress), Instant>>);
 
 impl LogRateLimit {
     /// Whether a line may be logged now. If so, it counts as logged.
-    pub fn may_log(&self, reason: &'static str, caller: Caller) -> bool {
+    pub fn may_log(&self, reason: &'static str, caller: ClientAddress) -> bool {
         self.may_log_at(reason, caller, Instant::now())
     }
 
-    fn may_log_at(&self, reason: &'static str, caller: Caller, now: Instant) -> bool {
+    fn may_log_at(&self, reason: &'static str, caller: ClientAddress, now: Instant) -> bool {
         let mut written = self.0.lock();
         if written.get(&(reason, caller)).is_some_and(|last| now.duration_since(*last) < MIN_LOG_INTERVAL) {
             return false;
@@ -274,8 +274,8 @@ mod tests {
         }
     }
 
-    fn caller(number: u32) -> Caller {
-        Caller::of(IpAddr::V4(Ipv4Addr::from_bits(number)))
+    fn caller(number: u32) -> ClientAddress {
+        ClientAddress::of(IpAddr::V4(Ipv4Addr::from_bits(number)))
     }
 
     #[test]

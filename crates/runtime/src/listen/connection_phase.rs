@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::connection_limits::Caller;
+use super::connection_limits::ClientAddress;
 
 /// Time for which a connection is not displaced after an answer: its last bytes are on their way.
 const ANSWER_FLUSH: Duration = Duration::from_secs(1);
@@ -49,13 +49,13 @@ struct WaitQueue {
     next: u64,
     connections: HashMap<u64, WaitingConnection>,
     /// Waiting connections of each caller, in the order in which the wait began.
-    callers: HashMap<Caller, BTreeSet<u64>>,
+    callers: HashMap<ClientAddress, BTreeSet<u64>>,
 }
 
 #[derive(Debug)]
 struct WaitingConnection {
     close: CancellationToken,
-    caller: Caller,
+    caller: ClientAddress,
     /// From when on it may be closed: its last answer may still be on its way.
     from: Instant,
     /// Whether it has had an answer, or its caller is identified.
@@ -85,7 +85,7 @@ impl WaitQueue {
     }
 
     /// Closes the longest-waiting connection of a caller that has had no answer. Returns `false` if none waits.
-    fn displace_unanswered(&mut self, caller: Caller) -> bool {
+    fn displace_unanswered(&mut self, caller: ClientAddress) -> bool {
         let is_new = |number: &&u64| self.connections.get(number).is_some_and(|one| !one.was_answered);
         let first = self.callers.get(&caller).and_then(|numbers| numbers.iter().find(is_new).copied());
         self.close(first)
@@ -110,7 +110,7 @@ impl WaitingConnections {
     }
 
     /// Closes a waiting connection of a caller that has had no answer yet. Returns `false` if none waits.
-    pub(super) fn displace_unanswered(&self, caller: Caller) -> bool {
+    pub(super) fn displace_unanswered(&self, caller: ClientAddress) -> bool {
         self.0.lock().displace_unanswered(caller)
     }
 
@@ -119,7 +119,7 @@ impl WaitingConnections {
     pub fn enter_among(
         self: &Arc<Self>,
         most: usize,
-        caller: Caller,
+        caller: ClientAddress,
         close: &CancellationToken,
     ) -> (WaitGuard, bool) {
         let number = self.enter(caller, close, None);
@@ -129,7 +129,7 @@ impl WaitingConnections {
     }
 
     /// Registers a waiting connection. One that has had an answer is not closed before `flush` is over.
-    fn enter(&self, caller: Caller, close: &CancellationToken, flush: Option<Duration>) -> u64 {
+    fn enter(&self, caller: ClientAddress, close: &CancellationToken, flush: Option<Duration>) -> u64 {
         let mut queue = self.0.lock();
         queue.next += 1;
         let number = queue.next;
@@ -147,7 +147,7 @@ impl WaitingConnections {
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overdue {
+pub enum CloseReason {
     /// The request head did not arrive in time.
     Head,
     /// No further request arrived in time.
@@ -172,7 +172,7 @@ enum ConnectionActivity {
 /// The phase of one connection, shared by its reader, its request handler and the task that closes it.
 #[derive(Debug)]
 pub struct ConnectionPhase {
-    caller: Caller,
+    caller: ClientAddress,
     activity: Mutex<ConnectionActivity>,
     changed: Notify,
     close: CancellationToken,
@@ -184,7 +184,11 @@ pub struct ConnectionPhase {
 
 impl ConnectionPhase {
     /// Creates the phase of a new connection.
-    pub fn new(waiting: Arc<WaitingConnections>, caller: Caller, deadlines: ConnectionDeadlines) -> Self {
+    pub fn new(
+        waiting: Arc<WaitingConnections>,
+        caller: ClientAddress,
+        deadlines: ConnectionDeadlines,
+    ) -> Self {
         let close = CancellationToken::new();
         let number = waiting.enter(caller, &close, None);
         let activity =
@@ -275,12 +279,12 @@ impl ConnectionPhase {
     }
 
     /// Completes when the connection must be closed.
-    pub async fn overdue(&self) -> Overdue {
+    pub async fn overdue(&self) -> CloseReason {
         loop {
             let (until, why) = match *self.activity.lock() {
-                ConnectionActivity::Head { until, .. } => (Some(until), Overdue::Head),
-                ConnectionActivity::Idle { until, .. } => (Some(until), Overdue::Idle),
-                ConnectionActivity::Busy { .. } | ConnectionActivity::Ended => (None, Overdue::Idle),
+                ConnectionActivity::Head { until, .. } => (Some(until), CloseReason::Head),
+                ConnectionActivity::Idle { until, .. } => (Some(until), CloseReason::Idle),
+                ConnectionActivity::Busy { .. } | ConnectionActivity::Ended => (None, CloseReason::Idle),
             };
             if until.is_some_and(|until| until <= Instant::now()) {
                 return why;
@@ -292,7 +296,7 @@ impl ConnectionPhase {
                 }
             };
             tokio::select! {
-                () = self.close.cancelled() => return Overdue::Displaced,
+                () = self.close.cancelled() => return CloseReason::Displaced,
                 () = self.changed.notified() => {}
                 () = slept => {}
             }
@@ -333,7 +337,7 @@ mod tests {
     }
 
     /// Returns why the connection is closed, and after how many seconds.
-    async fn closed(phase: &ConnectionPhase) -> (Overdue, u64) {
+    async fn closed(phase: &ConnectionPhase) -> (CloseReason, u64) {
         let began = Instant::now();
         (phase.overdue().await, began.elapsed().as_secs())
     }
@@ -353,23 +357,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_head_has_its_time_from_the_first_byte_and_a_pause_between_requests_its_own() {
         let waiting = Arc::default();
-        assert_eq!(closed(&phase(&waiting)).await, (Overdue::Head, 10));
+        assert_eq!(closed(&phase(&waiting)).await, (CloseReason::Head, 10));
 
         let dribbling = phase(&waiting);
         dribbling.read();
-        assert_eq!(closed(&dribbling).await, (Overdue::Head, 10), "bytes of a head win no time");
+        assert_eq!(closed(&dribbling).await, (CloseReason::Head, 10), "bytes of a head win no time");
 
         let idle = phase(&waiting);
         idle.began();
         idle.answered();
-        assert_eq!(closed(&idle).await, (Overdue::Idle, 15));
+        assert_eq!(closed(&idle).await, (CloseReason::Idle, 15));
 
         let late = phase(&waiting);
         late.began();
         late.answered();
         tokio::time::sleep(Duration::from_secs(14)).await;
         late.read();
-        assert_eq!(closed(&late).await, (Overdue::Head, 10));
+        assert_eq!(closed(&late).await, (CloseReason::Head, 10));
     }
 
     #[tokio::test(start_paused = true)]
@@ -384,7 +388,7 @@ mod tests {
             assert!(tokio::time::timeout(Duration::from_secs(14), busy.overdue()).await.is_err());
             busy.written();
         }
-        assert_eq!(closed(&busy).await, (Overdue::Idle, 15));
+        assert_eq!(closed(&busy).await, (CloseReason::Idle, 15));
     }
 
     #[tokio::test(start_paused = true)]
@@ -395,7 +399,7 @@ mod tests {
         drop(first);
         assert!(!waiting.displace(), "one is being answered");
         drop(second);
-        assert_eq!(closed(&several).await, (Overdue::Idle, 15));
+        assert_eq!(closed(&several).await, (CloseReason::Idle, 15));
         let upgraded = phase(&waiting);
         let request = upgraded.request();
         upgraded.end();
@@ -411,14 +415,14 @@ mod tests {
         let gone = phase(&waiting);
         drop(gone);
         assert!(waiting.displace());
-        assert_eq!(closed(&first).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&first).await, (CloseReason::Displaced, 0));
         busy.answered();
         assert!(waiting.displace());
-        assert_eq!(closed(&second).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&second).await, (CloseReason::Displaced, 0));
         assert!(!waiting.displace(), "its answer is on its way");
         tokio::time::sleep(ANSWER_FLUSH).await;
         assert!(waiting.displace());
-        assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&busy).await, (CloseReason::Displaced, 0));
         assert!(!waiting.displace(), "none waits any more");
     }
 
@@ -428,20 +432,20 @@ mod tests {
         let probe = of_caller(&waiting, 1);
         let crowd = [of_caller(&waiting, 2), of_caller(&waiting, 2)];
         assert!(waiting.displace());
-        assert_eq!(closed(&crowd[0]).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&crowd[0]).await, (CloseReason::Displaced, 0));
         let next = of_caller(&waiting, 2);
         assert!(waiting.displace());
-        assert_eq!(closed(&crowd[1]).await, (Overdue::Displaced, 0));
+        assert_eq!(closed(&crowd[1]).await, (CloseReason::Displaced, 0));
         probe.began();
         probe.answered();
         let _last = of_caller(&waiting, 2);
         assert!(waiting.displace());
-        assert_eq!(closed(&next).await, (Overdue::Displaced, 0));
-        assert_eq!(closed(&probe).await, (Overdue::Idle, 15));
+        assert_eq!(closed(&next).await, (CloseReason::Displaced, 0));
+        assert_eq!(closed(&probe).await, (CloseReason::Idle, 15));
     }
 
-    fn caller(last: u8) -> Caller {
-        Caller::of([192, 0, 2, last].into())
+    fn caller(last: u8) -> ClientAddress {
+        ClientAddress::of([192, 0, 2, last].into())
     }
 
     #[test]

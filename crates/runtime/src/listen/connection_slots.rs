@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::connection_limits::{AddressSlot, Addresses, Caller};
+use super::connection_limits::{AddressSlot, Addresses, ClientAddress};
 use super::connection_phase::WaitingConnections;
 
 /// Time limit for the slot of a connection that was closed for another one to be free.
@@ -103,7 +103,7 @@ impl ConnectionSlots {
                 return Ok(self.slot(slot, true, None));
             }
             if !has_displaced && self.has_reserve {
-                has_displaced = self.waiting.displace_unanswered(Caller::of(peer));
+                has_displaced = self.waiting.displace_unanswered(ClientAddress::of(peer));
             }
             // What another connection gives up wakes this one too, and its own may go to one that settles.
             if !has_displaced || timeout(DISPLACEMENT_TIMEOUT, freed).await.is_err() {
@@ -177,7 +177,7 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::listen::connection_limits::{AddressLimits, Caller};
+    use crate::listen::connection_limits::{AddressLimits, ClientAddress};
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
@@ -245,7 +245,8 @@ mod tests {
         let counted = busy(&slots, 1).expect("a slot");
         let stranger = busy(&slots, 1).expect("a reserved one");
         let closes = [CancellationToken::new(), CancellationToken::new()];
-        let _waits = closes.each_ref().map(|close| slots.waiting().enter_among(9, Caller::of(ip(1)), close));
+        let _waits =
+            closes.each_ref().map(|close| slots.waiting().enter_among(9, ClientAddress::of(ip(1)), close));
         let displaced = async {
             closes[0].cancelled().await;
             drop(stranger);
@@ -269,7 +270,8 @@ mod tests {
         let _in_use = [busy(&slots, 1).expect("a slot"), busy(&slots, 1).expect("a reserved one")];
         let other = busy(&slots, 2).expect("a slot");
         let closes = [CancellationToken::new(), CancellationToken::new()];
-        let _waits = closes.each_ref().map(|close| slots.waiting().enter_among(9, Caller::of(ip(1)), close));
+        let _waits =
+            closes.each_ref().map(|close| slots.waiting().enter_among(9, ClientAddress::of(ip(1)), close));
         let (refused, ()) = tokio::join!(slots.admit(ip(1)), async {
             closes[0].cancelled().await;
             drop(other);
@@ -283,7 +285,7 @@ mod tests {
         let slots = slots(0);
         let mut open: Vec<_> = (0..3).map(|_| busy(&slots, 1).expect("a slot")).collect();
         let close = CancellationToken::new();
-        let _guard = slots.waiting().enter_among(9, Caller::of(ip(1)), &close);
+        let _guard = slots.waiting().enter_among(9, ClientAddress::of(ip(1)), &close);
         let admitted = slots.admit(ip(2)).await.expect("a slot");
         assert!(close.is_cancelled());
         let (settled, ()) = tokio::join!(slots.settle(&admitted, false), async { drop(open.pop()) });

@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::connection_limits::{AddressLimits, Addresses, Caller, KnownCallers, LogRateLimit};
-use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue};
+use super::connection_limits::{AddressLimits, Addresses, ClientAddress, KnownCallers, LogRateLimit};
+use super::connection_phase::{CloseReason, ConnectionDeadlines, ConnectionPhase};
 use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotRefusal};
 use super::refused_heads::{RefusedHead, RefusedHeads};
 use super::unread_answers::{MonitoredStream, ReadBody};
@@ -162,7 +162,7 @@ impl HttpServer {
 
     fn close(&self, reason: &'static str, peer: IpAddr, why: &'static str) {
         self.metrics.count(self.name, reason);
-        let caller = Caller::of(peer);
+        let caller = ClientAddress::of(peer);
         if self.log_limit.may_log(reason, caller) {
             warn!(listener = self.name, %caller, "connection closed: {why}");
         }
@@ -180,7 +180,7 @@ impl HttpServer {
             ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
         // An answer in parts, such as one relayed in frames, would wait for the acknowledgement of the part before.
         let _ = stream.set_nodelay(true);
-        let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
+        let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), ClientAddress::of(peer.ip()));
         let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, deadlines));
         let requests = Arc::clone(&phase);
         let stream = MonitoredStream::plain(stream, Arc::clone(&phase), Some(slot));
@@ -221,9 +221,9 @@ impl HttpServer {
                     }
                 }
                 overdue = phase.overdue() => metrics.count(name, match overdue {
-                    Overdue::Head => "head",
-                    Overdue::Idle => "idle",
-                    Overdue::Displaced => "displaced",
+                    CloseReason::Head => "head",
+                    CloseReason::Idle => "idle",
+                    CloseReason::Displaced => "displaced",
                 }),
             }
             phase.end();

@@ -252,7 +252,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::listen::connection_limits::Caller;
+    use crate::listen::connection_limits::ClientAddress;
     use crate::listen::connection_phase::ConnectionDeadlines;
 
     /// Longer than any test.
@@ -309,7 +309,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
         let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
-        let caller = Caller::of([192, 0, 2, 1].into());
+        let caller = ClientAddress::of([192, 0, 2, 1].into());
         let phase = Arc::new(ConnectionPhase::new(Arc::default(), caller, deadlines));
         let (near, mut far) = duplex(16);
         let mut near = MonitoredStream::plain(near, phase, None);
@@ -333,8 +333,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_may_wait_for_a_caller_that_is_known_and_reads_later() {
         let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
-        let phase =
-            Arc::new(ConnectionPhase::new(Arc::default(), Caller::of([192, 0, 2, 1].into()), deadlines));
+        let phase = Arc::new(ConnectionPhase::new(
+            Arc::default(),
+            ClientAddress::of([192, 0, 2, 1].into()),
+            deadlines,
+        ));
         phase.wait_for_reader();
         let (near, mut far) = duplex(16);
         let mut near = MonitoredStream::plain(near, phase, None);

@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Projection;
-use crate::{Changes, StoreError};
+use crate::{AccountChanges, StoreError};
 use kubesvc_core::account_row::AccountRow;
-use kubesvc_runtime::background_tasks::{Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 
 /// Maximum number of rows in one transaction; further ones are the next one.
@@ -55,18 +55,18 @@ impl Projection {
         }
     }
 
-    async fn pass(&self, ping: bool) -> Outcome {
+    async fn pass(&self, ping: bool) -> AttemptOutcome {
         match self.round(ping).await {
             Ok(()) => {
                 self.recover();
                 if self.state.lock().has_waiting() {
                     self.changed();
                 }
-                Outcome::Done
+                AttemptOutcome::Done
             }
             Err(error) => {
                 self.fail(&error);
-                Outcome::failed(error.in_full())
+                AttemptOutcome::failed(error.in_full())
             }
         }
     }
@@ -123,7 +123,7 @@ impl Projection {
         if part.is_empty() {
             return Ok(());
         }
-        let mut changes = Changes { term: self.term_to_write()?, ..Changes::default() };
+        let mut changes = AccountChanges { term: self.term_to_write()?, ..AccountChanges::default() };
         let mut kinds = [false; 4];
         for task in part {
             kinds[task.kind as usize] = true;

@@ -10,7 +10,7 @@ use super::{names, sorted};
 use crate::dialect::Dialect;
 use crate::sql::driver::Driver as _;
 use crate::sql::statement::Statement;
-use crate::sql::{RowOf, Session};
+use crate::sql::{RowOf, SqlSession};
 use crate::{ForeignRow, StoreError, column_limits};
 use kubesvc_core::account_row::AccountRow;
 
@@ -58,20 +58,27 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Option<ForeignRow> {
     })
 }
 
-async fn select<D: Dialect>(session: &mut Session<'_, D>, sql: &str) -> Result<Vec<ForeignRow>, StoreError> {
+async fn select<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+    sql: &str,
+) -> Result<Vec<ForeignRow>, StoreError> {
     let mut held = Vec::new();
     session.each(Statement::new(sql), |row| held.extend(read::<D>(row))).await?;
     Ok(held)
 }
 
 /// All foreign rows of `kubesvc_accounts`.
-pub(super) async fn foreign<D: Dialect>(session: &mut Session<'_, D>) -> Result<Vec<ForeignRow>, StoreError> {
+pub(super) async fn foreign<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+) -> Result<Vec<ForeignRow>, StoreError> {
     let sql = "SELECT name, status, zone_id, definition, props FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
     select(session, sql).await
 }
 
 /// The rows of the vendor's table.
-pub(super) async fn vendor<D: Dialect>(session: &mut Session<'_, D>) -> Result<Vec<ForeignRow>, StoreError> {
+pub(super) async fn vendor<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+) -> Result<Vec<ForeignRow>, StoreError> {
     match Columns::of(&session.columns_of(VENDOR_TABLE).await?) {
         Some(columns) => select(session, &columns.select::<D>()).await,
         None => Ok(Vec::new()),
@@ -81,7 +88,7 @@ pub(super) async fn vendor<D: Dialect>(session: &mut Session<'_, D>) -> Result<V
 /// Deletes these accounts from the vendor's table, matching names byte by byte: that table may compare names
 /// differently from kubesvc's.
 pub(super) async fn leave_vendor<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     rows: &[Arc<AccountRow>],
 ) -> Result<(), StoreError> {
     if rows.is_empty() || Columns::of(&session.columns_of(VENDOR_TABLE).await?).is_none() {
@@ -97,9 +104,9 @@ pub(super) async fn leave_vendor<D: Dialect>(
 /// Which rows a write may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplacedRows {
-    /// kubesvc's own rows: [`Changes::puts`](crate::Changes::puts).
+    /// kubesvc's own rows: [`AccountChanges::puts`](crate::AccountChanges::puts).
     Ours,
-    /// Foreign rows: [`Changes::adopts`](crate::Changes::adopts).
+    /// Foreign rows: [`AccountChanges::adopts`](crate::AccountChanges::adopts).
     Theirs,
 }
 

@@ -5,7 +5,7 @@ use super::statements::{OnRefusal, assignments, write_rows};
 use super::{AccountBatch, ObjectBody, ObjectRow};
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::sql::Session;
+use crate::sql::SqlSession;
 use crate::sql::driver::Value;
 use crate::sql::statement::ColumnType::{Blob, Text};
 use crate::sql::statement::{SqlTable, Statement};
@@ -166,7 +166,7 @@ fn upsert<D: Dialect>(objects: &[Object<'_>], now: i64) -> Statement<D> {
 /// Writes objects, which are sorted, and adds reports of those that this database refuses to those of their batch.
 /// Returns the ones that were written.
 pub(super) async fn write<'b, D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     mut objects: Vec<Object<'b>>,
     now: i64,
     on_refusal: OnRefusal,
@@ -197,7 +197,10 @@ pub(super) async fn write<'b, D: Dialect>(
 }
 
 /// Deletes objects with their relations.
-pub(super) async fn delete<D: Dialect>(session: &mut Session<'_, D>, ids: &[&str]) -> Result<(), StoreError> {
+pub(super) async fn delete<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+    ids: &[&str],
+) -> Result<(), StoreError> {
     for piece in session.dialect.pieces(ids, |_| 0) {
         if D::DELETE_THEIR_RELATIONS.is_some() {
             let relations = Statement::new("DELETE FROM kubesvc_cache_rel WHERE rel1_id ").one_of(piece);

@@ -12,7 +12,7 @@ use crate::dialect::Dialect;
 use crate::sql::driver::{ColumnValue as _, Driver as _};
 use crate::sql::pools::PoolUse;
 use crate::sql::statement::Statement;
-use crate::sql::{RowOf, Session, SqlStore};
+use crate::sql::{RowOf, SqlSession, SqlStore};
 use crate::{StoreError, Term};
 use kubesvc_core::{AgentId, CachingEpoch};
 
@@ -146,7 +146,7 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
 
 /// Reads a result that may be long.
 async fn rows<D: Dialect, T: Send>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     select: Statement<D>,
     read: impl Fn(&RowOf<D>) -> Result<T, sqlx::Error> + Send + Sync,
 ) -> Result<Vec<T>, StoreError> {
@@ -158,7 +158,7 @@ async fn rows<D: Dialect, T: Send>(
 /// The fence is read first. Read after the scopes, it could count batches whose checkpoints were not seen; read before
 /// them, it at worst makes the agent send again what is committed.
 async fn progress<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     account_uid: &str,
     epoch: CachingEpoch,
 ) -> Result<StoredProgress, StoreError> {

@@ -10,7 +10,7 @@ use super::objects::Object;
 use super::statements::{OnRefusal, write_rows};
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::sql::Session;
+use crate::sql::SqlSession;
 use crate::sql::driver::{ColumnValue as _, Driver as _, Value};
 use crate::sql::statement::ColumnType::Text;
 use crate::sql::statement::{SqlTable, Statement};
@@ -66,7 +66,7 @@ fn wanted<'b>(objects: &[Object<'b>], reports: &mut [Vec<String>]) -> BTreeMap<S
 /// Makes the relations of these objects, which are written already, the stored ones. Reads which there are: the fences
 /// of the accounts are locked, so nothing else writes them meanwhile.
 pub(super) async fn write<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     objects: &[Object<'_>],
     now: i64,
     on_refusal: OnRefusal,
@@ -94,7 +94,7 @@ pub(super) async fn write<D: Dialect>(
 /// Of a long run of objects of one kind and account that want none, as lists of ConfigMaps are, the index is asked once
 /// whether it has an id between the first and the last one. That costs far less than to look each of them up.
 async fn possibly_related<'b, D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     objects: &[Object<'b>],
 ) -> Result<Vec<&'b str>, StoreError> {
     // All objects of a run are alike in what the first one is asked for.
@@ -130,7 +130,7 @@ fn is_unrelated(object: &Object<'_>) -> bool {
 /// Takes the stored relations of these objects out of `wanted`. Returns the hashes of those that are stored and not
 /// wanted.
 async fn difference<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     ids: &[&str],
     wanted: &mut BTreeMap<String, Related<'_>>,
 ) -> Result<Vec<String>, StoreError> {
@@ -143,7 +143,7 @@ async fn difference<D: Dialect>(
 }
 
 async fn insert<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     missing: &[Related<'_>],
     now: i64,
     on_refusal: OnRefusal,

@@ -1,8 +1,8 @@
 //! What is watched of an account: how changes of scopes are applied, and the statements of `kubesvc_resourceversion`.
 //!
 //! A transaction reads the rows of the scopes that it changes, applies the changes in order, and writes the rows that
-//! differ: the fences of the accounts are locked, so nothing else writes these rows meanwhile. [`Scope::apply`] decides
-//! without reading or writing anything.
+//! differ: the fences of the accounts are locked, so nothing else writes these rows meanwhile. [`FencedScope::apply`]
+//! decides without reading or writing anything.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::dialect::Dialect;
 use crate::sql::driver::{ColumnValue as _, Driver as _, Value};
 use crate::sql::statement::ColumnType::{Bigint, Int, Text};
 use crate::sql::statement::{SqlTable, Statement};
-use crate::sql::{RowOf, Session};
+use crate::sql::{RowOf, SqlSession};
 use kubesvc_core::CachingEpoch;
 
 /// Maximum length of a stored problem, in characters.
@@ -91,14 +91,14 @@ pub struct ScopeWriter<'b> {
 
 /// A row of `kubesvc_resourceversion`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct FencedScope {
     /// What of it is read for an agent.
     pub stored: StoredScope,
     epoch: CachingEpoch,
     sync_key: Option<String>,
 }
 
-impl Scope {
+impl FencedScope {
     /// A scope that begins to be watched, in place of the stored one.
     fn added(before: Option<Self>, row: &ScopeRow, writer: ScopeWriter<'_>) -> Self {
         let before = before
@@ -202,14 +202,14 @@ struct Changed<'b> {
     account: &'b str,
     id: String,
     ns_group_kind: String,
-    scope: Scope,
+    scope: FencedScope,
 }
 
 /// The changes of one transaction that fit, by id of their scope, each with the index of its batch.
 #[derive(Default)]
-pub(super) struct Changes<'b>(BTreeMap<String, Vec<(usize, &'b ScopeChange)>>);
+pub(super) struct ScopeChanges<'b>(BTreeMap<String, Vec<(usize, &'b ScopeChange)>>);
 
-impl<'b> Changes<'b> {
+impl<'b> ScopeChanges<'b> {
     /// Adds the changes of a batch, and reports those that fit no database.
     pub(super) fn add(&mut self, at: usize, batch: &'b AccountBatch, reports: &mut Vec<String>) {
         for change in &batch.scopes {
@@ -224,7 +224,7 @@ impl<'b> Changes<'b> {
     /// Applies the changes of the batches that passed, and writes the scopes that differ from the stored ones.
     pub(super) async fn write<D: Dialect>(
         &self,
-        session: &mut Session<'_, D>,
+        session: &mut SqlSession<'_, D>,
         batches: &[AccountBatch],
         passed: &[bool],
         now: i64,
@@ -243,7 +243,7 @@ impl<'b> Changes<'b> {
             for (at, change) in self.0.get(id).into_iter().flatten().filter(|(at, _)| passed[*at]) {
                 let claim = &batches[*at].claim;
                 let writer = ScopeWriter { account_uid: &claim.uid, epoch: claim.epoch, now };
-                scope = Scope::apply(scope, change, writer);
+                scope = FencedScope::apply(scope, change, writer);
                 batch = *at;
             }
             if let Some(scope) = scope.filter(|scope| before.as_ref() != Some(scope)) {
@@ -306,7 +306,7 @@ fn select<D: Dialect>(condition: &str) -> Statement<D> {
 
 /// Reads a scope with the id of its row; `None` if its key was edited by hand and names no scope. Such a row counts as
 /// missing, and is written over when the scope is added.
-fn read<D: Dialect>(row: &RowOf<D>) -> Result<Option<(String, Scope)>, sqlx::Error> {
+fn read<D: Dialect>(row: &RowOf<D>) -> Result<Option<(String, FencedScope)>, sqlx::Error> {
     let Ok(key) = String::required::<D::Database>(row, 3)?.parse::<ScopeKey>() else { return Ok(None) };
     let stored = StoredScope {
         key,
@@ -322,14 +322,14 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Result<Option<(String, Scope)>, sqlx::Err
     };
     let epoch = CachingEpoch(i64::required::<D::Database>(row, 11)?);
     let sync_key = D::Database::text(row, 12)?;
-    Ok(Some((String::required::<D::Database>(row, 0)?, Scope { stored, epoch, sync_key })))
+    Ok(Some((String::required::<D::Database>(row, 0)?, FencedScope { stored, epoch, sync_key })))
 }
 
 /// Reads scopes by the ids of their rows.
 async fn read_by_id<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     ids: &[&str],
-) -> Result<BTreeMap<String, Scope>, StoreError> {
+) -> Result<BTreeMap<String, FencedScope>, StoreError> {
     let mut found = BTreeMap::new();
     for piece in session.dialect.pieces(ids, |_| 0) {
         found.extend(session.all(select("id").one_of(piece), read::<D>).await?.into_iter().flatten());
@@ -339,7 +339,7 @@ async fn read_by_id<D: Dialect>(
 
 /// Reads all scopes under the name of an account, by namespace, group and kind.
 pub(super) async fn read_of_account<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     account: &str,
 ) -> Result<Vec<StoredScope>, StoreError> {
     let mut scopes = Vec::new();
@@ -353,7 +353,7 @@ pub(super) async fn read_of_account<D: Dialect>(
 
 /// Marks the scopes of accounts with these uids as removed. The caller has locked or deleted their fences.
 pub(crate) async fn mark_removed<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     uids: &[&str],
     now: i64,
 ) -> Result<u64, StoreError> {

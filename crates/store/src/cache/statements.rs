@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::sql::Session;
+use crate::sql::SqlSession;
 use crate::sql::statement::Statement;
 
 /// What happens when the database refuses a row.
@@ -17,7 +17,7 @@ pub(super) enum OnRefusal {
 /// Writes rows in as few statements as the database takes. Returns the rows it refuses, with the reason; none with
 /// [`OnRefusal::Fail`].
 pub(super) async fn write_rows<'r, D: Dialect, R: Sync>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     rows: &'r [R],
     on_refusal: OnRefusal,
     weigh: impl Fn(&R) -> usize + Send + Sync,

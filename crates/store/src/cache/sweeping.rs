@@ -9,7 +9,7 @@ use super::{EVENT_KIND, RemovedScope, Swept};
 use crate::dialect::Dialect;
 use crate::sql::driver::{ColumnValue as _, Driver as _};
 use crate::sql::statement::Statement;
-use crate::sql::{Session, Transaction};
+use crate::sql::{SqlSession, Transaction};
 use crate::{StoreError, Term, leader_terms, now};
 
 /// Marks the scopes of an account as removed.
@@ -21,7 +21,7 @@ pub(super) struct RemoveScopes<'s> {
 impl<D: Dialect> Transaction<D> for RemoveScopes<'_> {
     type Answer = u64;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<u64, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<u64, StoreError> {
         leader_terms::hold(session, self.term).await?;
         let fence = Statement::new("SELECT agent_id FROM kubesvc_caching WHERE account_uid = ? ")
             .bind(self.account_uid);
@@ -43,7 +43,7 @@ pub(super) struct SweepScope<'s> {
 impl<D: Dialect> Transaction<D> for SweepScope<'_> {
     type Answer = Swept;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Swept, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Swept, StoreError> {
         leader_terms::hold(session, self.term).await?;
         let RemovedScope { account, key } = self.scope;
         let uid = lock_fence(session, account).await?;
@@ -92,7 +92,7 @@ pub(super) struct SweepEvents<'s> {
 impl<D: Dialect> Transaction<D> for SweepEvents<'_> {
     type Answer = u64;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<u64, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<u64, StoreError> {
         leader_terms::hold(session, self.term).await?;
         lock_fence(session, self.account).await?;
         let condition = |delete: Statement<D>| {
@@ -105,7 +105,7 @@ impl<D: Dialect> Transaction<D> for SweepEvents<'_> {
 
 /// Deletes at most `limit` of the objects that a condition selects, with their relations. Returns how many.
 async fn delete_some<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     condition: impl Fn(Statement<D>) -> Statement<D>,
     limit: u32,
 ) -> Result<u64, StoreError> {
@@ -124,7 +124,7 @@ fn locked<D: Dialect>(select: Statement<D>) -> Statement<D> {
 
 /// Locks the fence under the name of an account until the transaction ends. Returns the uid; `None` without a fence.
 async fn lock_fence<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     account: &str,
 ) -> Result<Option<String>, StoreError> {
     let fence = Statement::new("SELECT account_uid FROM kubesvc_caching WHERE account = ? ").bind(account);
@@ -135,7 +135,7 @@ async fn lock_fence<D: Dialect>(
 /// The namespaces in which an account watches a kind; one that is empty means all. Without a fence there is no account,
 /// and scopes that wait for the next one of its name count.
 async fn watched_namespaces<D: Dialect>(
-    session: &mut Session<'_, D>,
+    session: &mut SqlSession<'_, D>,
     account: &str,
     uid: Option<&str>,
     cached_kind: &str,

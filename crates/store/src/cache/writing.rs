@@ -2,12 +2,12 @@
 //! transaction of every replica.
 
 use super::objects::{self, Object};
-use super::scopes::Changes;
+use super::scopes::ScopeChanges;
 use super::statements::OnRefusal;
 use super::{AccountBatch, BatchOutcome, relations};
 use crate::dialect::Dialect;
 use crate::sql::pools::PoolUse;
-use crate::sql::{Session, SqlStore, Transaction};
+use crate::sql::{SqlSession, SqlStore, Transaction};
 use crate::{BatchClaim, FenceCheck, StoreError, fences, now};
 use kubesvc_runtime::crash_points;
 
@@ -23,10 +23,10 @@ pub(super) async fn write_objects<D: Dialect>(
     if batches.is_empty() {
         return Ok(Vec::new());
     }
-    let write = Write::new::<D>(batches);
+    let write = WriteBatches::new::<D>(batches);
     match store.transact_on(PoolUse::WriteObjects, &write).await {
         Err(StoreError::Refused { .. }) => {
-            let write = Write { on_refusal: OnRefusal::LeaveOut, ..write };
+            let write = WriteBatches { on_refusal: OnRefusal::LeaveOut, ..write };
             store.transact_on(PoolUse::WriteObjects, &write).await
         }
         other => other,
@@ -34,27 +34,27 @@ pub(super) async fn write_objects<D: Dialect>(
 }
 
 /// A transaction, with all that does not depend on the fences worked out before it begins.
-struct Write<'b> {
+struct WriteBatches<'b> {
     batches: &'b [AccountBatch],
     claims: Vec<BatchClaim>,
     /// Sorted by id; of two with the same id the one that counts comes first.
     objects: Vec<Object<'b>>,
     /// Ids to delete, each with the index of its batch, sorted.
     deletes: Vec<(&'b str, usize)>,
-    scopes: Changes<'b>,
+    scopes: ScopeChanges<'b>,
     /// Of each batch, what fits no database.
     reports: Vec<Vec<String>>,
     on_refusal: OnRefusal,
 }
 
-impl<'b> Write<'b> {
+impl<'b> WriteBatches<'b> {
     fn new<D: Dialect>(batches: &'b [AccountBatch]) -> Self {
         let mut write = Self {
             batches,
             claims: batches.iter().map(|batch| batch.claim.clone()).collect(),
             objects: Vec::with_capacity(batches.iter().map(|batch| batch.upserts.len()).sum()),
             deletes: Vec::with_capacity(batches.iter().map(|batch| batch.deletes.len()).sum()),
-            scopes: Changes::default(),
+            scopes: ScopeChanges::default(),
             reports: vec![Vec::new(); batches.len()],
             on_refusal: OnRefusal::Fail,
         };
@@ -71,10 +71,10 @@ impl<'b> Write<'b> {
     }
 }
 
-impl<D: Dialect> Transaction<D> for Write<'_> {
+impl<D: Dialect> Transaction<D> for WriteBatches<'_> {
     type Answer = Vec<BatchOutcome>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Self::Answer, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Self::Answer, StoreError> {
         let checks = fences::pass(session, &self.claims).await?;
         let passed: Vec<bool> = checks.iter().map(|check| *check == FenceCheck::Passed).collect();
         let (mut reports, now) = (self.reports.clone(), now());

@@ -9,7 +9,7 @@ use sqlx::mysql::{MySql as Db, MySqlDatabaseError, MySqlQueryResult};
 use super::MySql;
 use crate::accounts::weight;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::error::{DatabaseError, SqlFault, is_about_tls};
 use crate::migrations;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement, marks, tuples};
@@ -47,30 +47,26 @@ impl Dialect for MySql {
                     StoreError::refused("a row", error)
                 }
                 sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
-                    ErrorClass::Other,
+                    SqlFault::Other,
                     "MySQL provided no connection in time: it is down, hangs, or has reached max_connections",
                     None,
                 ),
-                error => trouble(ErrorClass::Other, "no connection to MySQL", error),
+                error => trouble(SqlFault::Other, "no connection to MySQL", error),
             };
         };
         match number {
-            1213 | 1205 | 1020 => {
-                trouble(ErrorClass::Busy, "a conflict with another MySQL transaction", error)
+            1213 | 1205 | 1020 => trouble(SqlFault::Busy, "a conflict with another MySQL transaction", error),
+            1290 | 1792 | 1836 => {
+                trouble(SqlFault::WrongServer, "this MySQL server is read-only: it is not the primary", error)
             }
-            1290 | 1792 | 1836 => trouble(
-                ErrorClass::WrongServer,
-                "this MySQL server is read-only: it is not the primary",
-                error,
-            ),
-            1021 | 1041 | 1114 => trouble(ErrorClass::Other, "the disk of MySQL is full: make room", error),
+            1021 | 1041 | 1114 => trouble(SqlFault::Other, "the disk of MySQL is full: make room", error),
             1040 | 1203 => {
-                trouble(ErrorClass::Other, "MySQL takes no more connections: raise max_connections", error)
+                trouble(SqlFault::Other, "MySQL takes no more connections: raise max_connections", error)
             }
             1044 | 1045 | 1142 | 1143 | 1227 => {
-                trouble(ErrorClass::Other, "MySQL denies the user a privilege: grant it", error)
+                trouble(SqlFault::Other, "MySQL denies the user a privilege: grant it", error)
             }
-            1317 | 1969 | 3024 => trouble(ErrorClass::Other, "MySQL took too long for a statement", error),
+            1317 | 1969 | 3024 => trouble(SqlFault::Other, "MySQL took too long for a statement", error),
             1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {
                 StoreError::refused("a row", error)
             }
@@ -78,7 +74,7 @@ impl Dialect for MySql {
                 "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
                  help, give it an empty database, and kubesvc makes its accounts anew from the objects"
             )),
-            _ => trouble(ErrorClass::Other, "MySQL cannot be used", error),
+            _ => trouble(SqlFault::Other, "MySQL cannot be used", error),
         }
     }
 

@@ -11,8 +11,8 @@ use sqlx::postgres::{PgArguments, PgQueryResult, Postgres as Db};
 use super::Postgres;
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, ErrorClass, is_about_tls};
-use crate::sql::Session;
+use crate::error::{DatabaseError, SqlFault, is_about_tls};
+use crate::sql::SqlSession;
 use crate::sql::driver::{ColumnValue as _, Value};
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement};
 use crate::url::ServerAddress;
@@ -71,30 +71,28 @@ impl Dialect for Postgres {
                     StoreError::refused("a row", error)
                 }
                 sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
-                    ErrorClass::Other,
+                    SqlFault::Other,
                     "PostgreSQL provided no connection in time: it is down, hangs, or has reached max_connections",
                     None,
                 ),
-                error => trouble(ErrorClass::Other, "no connection to PostgreSQL", error),
+                error => trouble(SqlFault::Other, "no connection to PostgreSQL", error),
             };
         };
         match code.as_str() {
             "40001" | "40P01" | "55P03" => {
-                trouble(ErrorClass::Busy, "a conflict with another PostgreSQL transaction", error)
+                trouble(SqlFault::Busy, "a conflict with another PostgreSQL transaction", error)
             }
             "25006" => trouble(
-                ErrorClass::WrongServer,
+                SqlFault::WrongServer,
                 "this PostgreSQL server is read-only: it is not the primary",
                 error,
             ),
-            "53100" => trouble(ErrorClass::Other, "the disk of PostgreSQL is full: make room", error),
-            "53300" => trouble(
-                ErrorClass::Other,
-                "PostgreSQL takes no more connections: raise max_connections",
-                error,
-            ),
-            "57014" => trouble(ErrorClass::Other, "PostgreSQL took too long for a statement", error),
-            "42501" => trouble(ErrorClass::Other, "PostgreSQL denies the user a privilege: grant it", error),
+            "53100" => trouble(SqlFault::Other, "the disk of PostgreSQL is full: make room", error),
+            "53300" => {
+                trouble(SqlFault::Other, "PostgreSQL takes no more connections: raise max_connections", error)
+            }
+            "57014" => trouble(SqlFault::Other, "PostgreSQL took too long for a statement", error),
+            "42501" => trouble(SqlFault::Other, "PostgreSQL denies the user a privilege: grant it", error),
             code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
                 StoreError::refused("a row", error)
             }
@@ -103,11 +101,11 @@ impl Dialect for Postgres {
                  help, give it an empty database, and kubesvc makes its accounts anew from the objects"
             )),
             "26000" => trouble(
-                ErrorClass::Other,
+                SqlFault::Other,
                 "PostgreSQL does not know a prepared statement: a connection pooler must use session mode",
                 error,
             ),
-            _ => trouble(ErrorClass::Other, "PostgreSQL cannot be used", error),
+            _ => trouble(SqlFault::Other, "PostgreSQL cannot be used", error),
         }
     }
 
@@ -207,7 +205,7 @@ impl Dialect for Postgres {
 
     /// One statement for all lists.
     async fn put_namespaces(
-        session: &mut Session<'_, Self>,
+        session: &mut SqlSession<'_, Self>,
         lists: &[(&str, String)],
         now: i64,
     ) -> Result<Vec<String>, StoreError> {

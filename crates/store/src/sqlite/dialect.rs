@@ -11,8 +11,8 @@ use super::{Sqlite, file};
 use crate::StoreError;
 use crate::accounts::ReplacedRows;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, ErrorClass};
-use crate::sql::Session;
+use crate::error::{DatabaseError, SqlFault};
+use crate::sql::SqlSession;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, SqlTable, Statement, tuples};
 use kubesvc_core::account_row::AccountRow;
@@ -29,23 +29,21 @@ impl Dialect for Sqlite {
         let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
         match primary_code(&error) {
             Some(5 | 6 | 15) => {
-                trouble(ErrorClass::Busy, "another connection has the SQLite file locked", error)
+                trouble(SqlFault::Busy, "another connection has the SQLite file locked", error)
             }
-            Some(13) => trouble(ErrorClass::Other, "the disk of the SQLite file is full: make room", error),
+            Some(13) => trouble(SqlFault::Other, "the disk of the SQLite file is full: make room", error),
             Some(3 | 8 | 23) => trouble(
-                ErrorClass::Other,
+                SqlFault::Other,
                 "the SQLite file is not writable: grant kubesvc write access to it",
                 error,
             ),
-            Some(10) => trouble(ErrorClass::Other, "the disk of the SQLite file reports I/O errors", error),
+            Some(10) => trouble(SqlFault::Other, "the disk of the SQLite file reports I/O errors", error),
             Some(14) => trouble(
-                ErrorClass::Other,
+                SqlFault::Other,
                 "the SQLite file cannot be opened: it or its folder is missing or not accessible",
                 error,
             ),
-            Some(4 | 7 | 9) => {
-                trouble(ErrorClass::Other, "SQLite was interrupted or is out of memory", error)
-            }
+            Some(4 | 7 | 9) => trouble(SqlFault::Other, "SQLite was interrupted or is out of memory", error),
             Some(11 | 26) => StoreError::Unfit(format!(
                 "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
                  -shm; kubesvc makes its accounts anew from the objects"
@@ -59,7 +57,7 @@ impl Dialect for Sqlite {
                 sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                     StoreError::refused("a row", error)
                 }
-                error => trouble(ErrorClass::Other, "no connection to the SQLite file", error),
+                error => trouble(SqlFault::Other, "no connection to the SQLite file", error),
             },
         }
     }
@@ -110,7 +108,7 @@ impl Dialect for Sqlite {
 
     /// The transaction holds the write lock, so nothing can change between the statements.
     async fn make_way(
-        session: &mut Session<'_, Self>,
+        session: &mut SqlSession<'_, Self>,
         rows: &[&AccountRow],
         replaced: ReplacedRows,
     ) -> Result<(), StoreError> {

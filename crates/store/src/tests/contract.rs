@@ -1,7 +1,8 @@
 //! The contract of every database, as tests. [`contract_tests`] runs them against one adapter.
 
 use crate::{
-    Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError, StoredAccounts,
+    AccountChanges, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, Store, StoreError,
+    StoredAccounts,
 };
 use kubesvc_core::account_row::AccountRow;
 
@@ -186,20 +187,20 @@ pub(super) async fn uids_and_names_change_places(store: &dyn Store) {
 
 pub(super) async fn deletes_go_before_rows(store: &dyn Store) {
     store.delete_account("uid-none").await.expect("nothing to delete is success");
-    store.write(&Changes::default()).await.expect("nothing to do is success");
+    store.write(&AccountChanges::default()).await.expect("nothing to do is success");
     put(store, &[row("a", "uid-1"), row("b", "uid-2"), row("c", "uid-3")]).await;
-    let changes = Changes {
+    let changes = AccountChanges {
         deletes: vec!["uid-1".to_owned(), "uid-2".to_owned(), "uid-none".to_owned()],
         puts: vec![row("a", "uid-4").into()],
-        ..Changes::default()
+        ..AccountChanges::default()
     };
     store.write(&changes).await.expect("both");
     assert_eq!(rows(store).await, [row("a", "uid-4"), row("c", "uid-3")]);
     // A refused row also prevents the deletion.
-    let changes = Changes {
+    let changes = AccountChanges {
         deletes: vec!["uid-3".to_owned()],
         puts: vec![row("\0", "uid-5").into()],
-        ..Changes::default()
+        ..AccountChanges::default()
     };
     store.write(&changes).await.expect_err("refused");
     assert_eq!(rows(store).await.len(), 2);
@@ -258,7 +259,7 @@ pub(super) async fn a_thousand_rows_are_written_at_once(store: &dyn Store) {
     put(store, &wanted).await;
     assert_eq!(rows(store).await, wanted);
     let deletes = wanted.iter().map(|row| row.uid.clone()).collect();
-    store.write(&Changes { deletes, ..Changes::default() }).await.expect("deleted");
+    store.write(&AccountChanges { deletes, ..AccountChanges::default() }).await.expect("deleted");
     assert_eq!(rows(store).await, []);
 }
 
@@ -365,18 +366,21 @@ pub(super) async fn nothing_of_others_is_read(store: &dyn Store) {
 }
 
 pub(super) async fn adopted_rows_take_the_place_of_no_row_of_ours(store: &dyn Store) {
-    let adopt = |name: &str, uid: &str| Changes { adopts: vec![row(name, uid).into()], ..Changes::default() };
+    let adopt = |name: &str, uid: &str| AccountChanges {
+        adopts: vec![row(name, uid).into()],
+        ..AccountChanges::default()
+    };
     store.write(&adopt("a", "uid-a")).await.expect("the name is free");
     store.write(&adopt("a", "uid-a")).await.expect("it is so already");
     let error = store.write(&adopt("a", "uid-b")).await.expect_err("it is another account's");
     assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
     assert!(error.in_full().contains("\"a\"") && error.in_full().contains("another uid"), "{error:?}");
     assert_eq!(rows(store).await, [row("a", "uid-a")]);
-    let both = Changes { deletes: vec!["uid-a".to_owned()], ..adopt("a", "uid-b") };
+    let both = AccountChanges { deletes: vec!["uid-a".to_owned()], ..adopt("a", "uid-b") };
     store.write(&both).await.expect("the other account goes first");
     assert_eq!(rows(store).await, [row("a", "uid-b")]);
     for twice in [row("a", "uid-c"), row("c", "uid-b"), row("c\0", "uid-c")] {
-        let changes = Changes { puts: vec![twice.into()], ..adopt("a", "uid-b") };
+        let changes = AccountChanges { puts: vec![twice.into()], ..adopt("a", "uid-b") };
         let error = store.write(&changes).await.expect_err("refused");
         assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
     }
@@ -387,7 +391,7 @@ pub(super) async fn as_many_rows_are_adopted_as_are_written(store: &dyn Store) {
     let wanted: Vec<AccountRow> =
         (0..1_003).map(|at| row(&format!("account-{at:04}"), &format!("uid-{at}"))).collect();
     let adopts = wanted.iter().cloned().map(Into::into).collect();
-    store.write(&Changes { adopts, ..Changes::default() }).await.expect("adopted");
+    store.write(&AccountChanges { adopts, ..AccountChanges::default() }).await.expect("adopted");
     assert_eq!(rows(store).await, wanted);
 }
 
@@ -416,10 +420,10 @@ pub(super) async fn the_pools_are_told(store: &dyn Store) {
 }
 
 pub(super) async fn a_later_term_ends_the_earlier_ones(store: &dyn Store) {
-    let puts = |name: &str, uid: &str, term| Changes {
+    let puts = |name: &str, uid: &str, term| AccountChanges {
         puts: vec![row(name, uid).into()],
         term,
-        ..Changes::default()
+        ..AccountChanges::default()
     };
     let first = store.begin_term(&"operator-0".into()).await.expect("a term");
     store.write(&puts("one", "uid-1", Some(first))).await.expect("it is the newest");
@@ -431,7 +435,8 @@ pub(super) async fn a_later_term_ends_the_earlier_ones(store: &dyn Store) {
     assert!(second > first);
     let deposed = |error: StoreError| matches!(error, StoreError::Deposed);
     assert!(deposed(store.write(&puts("two", "uid-2", Some(first))).await.expect_err("an earlier term")));
-    let changes = Changes { deletes: vec!["uid-1".to_owned()], term: Some(first), ..Changes::default() };
+    let changes =
+        AccountChanges { deletes: vec!["uid-1".to_owned()], term: Some(first), ..AccountChanges::default() };
     assert!(deposed(store.write(&changes).await.expect_err("an earlier term")));
     let changes = AssignmentChanges {
         puts: vec![assignment("one", "agent-1")],

@@ -11,10 +11,10 @@ use crate::mysql::MySql;
 use crate::postgres::Postgres;
 use crate::sql::driver::ColumnValue as _;
 use crate::sql::statement::Statement;
-use crate::sql::{RowOf, Session, SqlStore, Transaction};
+use crate::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use crate::sqlite::Sqlite;
 use crate::tests::contract::row;
-use crate::{BatchClaim, Changes, Fence, FenceCheck, RaiseOutcome, Store, StoreError, fences};
+use crate::{AccountChanges, BatchClaim, Fence, FenceCheck, RaiseOutcome, Store, StoreError, fences};
 use kubesvc_core::CachingEpoch;
 
 /// Generates one test for each function. The expression is a future of two replicas' stores of one database, and of
@@ -119,7 +119,7 @@ struct MakeTable;
 impl<D: StreamedTable> Transaction<D> for MakeTable {
     type Answer = ();
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
         session.execute(Statement::new(D::CREATE)).await.map(drop)
     }
 }
@@ -133,7 +133,7 @@ struct Stream<'s> {
 impl<D: Dialect> Transaction<D> for Stream<'_> {
     type Answer = Vec<FenceCheck>;
 
-    async fn run(&self, session: &mut Session<'_, D>) -> Result<Vec<FenceCheck>, StoreError> {
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<FenceCheck>, StoreError> {
         let verdicts = fences::pass(session, self.claims).await?;
         if let Some((passed, go_on)) = self.pause {
             passed.notify_one();
@@ -213,7 +213,7 @@ pub(super) async fn a_fence_comes_and_goes_with_its_account(store: &StreamingSto
     assert_eq!(raise(store, fence("uid-a", 2, "x")).await, RaiseOutcome::Missing);
     assert_eq!(raise(store, fence("uid-b", 1, "x")).await, RaiseOutcome::Stands);
     let adopts = vec![Arc::new(row("c", "uid-c"))];
-    store.write(&Changes { adopts, ..Changes::default() }).await.expect("adopted");
+    store.write(&AccountChanges { adopts, ..AccountChanges::default() }).await.expect("adopted");
     assert_eq!(
         raise(store, fence("uid-c", 1, "x")).await,
         RaiseOutcome::Stands,

@@ -6,7 +6,7 @@ use super::cache_contract::first_batch;
 use super::contract::row;
 use super::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
-    Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open,
+    AccountChanges, Assignment, AssignmentChanges, ForeignRow, Store, StoreError, VendorTables, open,
     open_with_cache,
 };
 use kubesvc_core::account_row::AccountRow;
@@ -163,16 +163,17 @@ pub(super) async fn rows_of_others_are_adopted(home: &ServerDatabase) {
     assert_eq!((theirs.name.as_str(), theirs.zone_id.as_deref()), ("theirs", Some("z")));
     assert_eq!(theirs.definition.as_deref(), Some("{\"type\":\"kubernetes\"}"));
     assert_eq!(theirs.props.as_deref(), Some("{\"permissions\":{}}"));
-    let adopts = |rows: &[AccountRow]| Changes {
+    let adopts = |rows: &[AccountRow]| AccountChanges {
         adopts: rows.iter().cloned().map(Arc::new).collect(),
-        ..Changes::default()
+        ..AccountChanges::default()
     };
     // A conflict of one row leaves the other rows unwritten.
     let error =
         store.write(&adopts(&[row("left", "uid-2"), row("ours", "uid-3")])).await.expect_err("refused");
     assert!(error.in_full().contains("another uid"), "{}", error.in_full());
     assert_eq!(store.foreign().await.expect("the rows of others").len(), 3);
-    let changes = Changes { puts: vec![row("new", "uid-4").into()], ..adopts(&[row("theirs", "uid-2")]) };
+    let changes =
+        AccountChanges { puts: vec![row("new", "uid-4").into()], ..adopts(&[row("theirs", "uid-2")]) };
     store.write(&changes).await.expect("written");
     store.write(&adopts(&[row("theirs", "uid-2")])).await.expect("it is so already");
     assert_eq!(rows(&*store).await, [row("new", "uid-4"), row("ours", "uid-1"), row("theirs", "uid-2")]);
@@ -207,13 +208,13 @@ pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &ServerDatabase)
     };
     let left = ForeignRow { name: "left".to_owned(), props: Some("{}".to_owned()), ..ForeignRow::default() };
     assert!(held == [theirs, left], "{held:?}");
-    let changes = Changes { adopts: vec![row("theirs", "uid-1").into()], ..Changes::default() };
+    let changes = AccountChanges { adopts: vec![row("theirs", "uid-1").into()], ..AccountChanges::default() };
     store.write(&changes).await.expect("written");
     home.holds("(SELECT max(name) FROM kubesvc_accounts_vendor) = 'left'").await;
     assert_eq!(rows(&*store).await, [row("theirs", "uid-1")]);
     home.by_hand("DROP TABLE kubesvc_accounts_vendor").await;
     assert_eq!(store.vendor().await.expect("no table"), []);
-    let changes = Changes { adopts: vec![row("more", "uid-2").into()], ..Changes::default() };
+    let changes = AccountChanges { adopts: vec![row("more", "uid-2").into()], ..AccountChanges::default() };
     store.write(&changes).await.expect("written without the table");
 }
 

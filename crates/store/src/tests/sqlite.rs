@@ -13,8 +13,8 @@ use crate::sqlite::{Sqlite, SqliteTuning, open_with};
 use crate::tests::contract::{contract_tests, row};
 use crate::tests::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
-    AccountStore as _, Assignment, AssignmentChanges, AssignmentStore as _, Changes, NamespaceStore as _,
-    Store, StoreError, StoredProgress, VendorTables, open, open_with_cache,
+    AccountChanges, AccountStore as _, Assignment, AssignmentChanges, AssignmentStore as _,
+    NamespaceStore as _, Store, StoreError, StoredProgress, VendorTables, open, open_with_cache,
 };
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::account_row::AccountRow;
@@ -377,8 +377,8 @@ async fn rows_of_others_stay_as_they_are() {
     assert_eq!(left, 1);
 }
 
-fn adopts(name: &str, uid: &str) -> Changes {
-    Changes { adopts: vec![row(name, uid).into()], ..Changes::default() }
+fn adopts(name: &str, uid: &str) -> AccountChanges {
+    AccountChanges { adopts: vec![row(name, uid).into()], ..AccountChanges::default() }
 }
 
 #[tokio::test]
@@ -393,9 +393,9 @@ async fn rows_of_others_are_adopted() {
         .await,
     );
     store.put_accounts(&[row("ours", "uid-1")]).await.expect("written");
-    let changes = Changes {
+    let changes = AccountChanges {
         adopts: vec![row("left", "uid-2").into(), row("ours", "uid-3").into()],
-        ..Changes::default()
+        ..AccountChanges::default()
     };
     let error = store.write(&changes).await.expect_err("one of them is ours");
     assert!(error.in_full().contains("another uid"), "{}", error.in_full());

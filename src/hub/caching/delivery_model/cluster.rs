@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use kubesvc_agent::caching::{AccountDelivery, QueueMemory, ReaderCommand, ReaderId};
+use kubesvc_agent::caching::{AccountSender, QueueMemory, ReaderCommand, ReaderId};
 use kubesvc_core::wire::events::{Event, Synced};
 
 use super::settings::{Settings, lets_through};
@@ -89,7 +89,7 @@ impl Reader {
         &mut self,
         cluster: &Cluster,
         keys: &mut u64,
-        delivery: &mut AccountDelivery,
+        delivery: &mut AccountSender,
         memory: &mut QueueMemory,
         now: Instant,
     ) -> Option<Event> {
@@ -154,7 +154,7 @@ impl Reader {
     }
 
     /// There is no room for the next change: the watch is closed, and opened again after what was queued last.
-    pub(super) fn refuse(&mut self, cluster: &Cluster, delivery: &AccountDelivery, left_out: Rules) {
+    pub(super) fn refuse(&mut self, cluster: &Cluster, delivery: &AccountSender, left_out: Rules) {
         let Reading::Watch(at) = &mut self.reading else { return };
         let queued: Option<u64> =
             delivery.last_read(self.id).map(|version| version.parse().expect("a version"));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kubesvc_core::CachingEpoch;
 use kubesvc_store::{
-    AccountBatch, BatchClaim, FenceCheck, Scope, ScopeChange, ScopeState, ScopeWriter, StoredProgress,
+    AccountBatch, BatchClaim, FenceCheck, FencedScope, ScopeChange, ScopeState, ScopeWriter, StoredProgress,
     StoredScope,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Database {
     pub(super) epoch: i64,
     pub(super) committed: i64,
     pub(super) rows: BTreeMap<String, Row>,
-    scope: Option<Scope>,
+    scope: Option<FencedScope>,
     /// Version that each object's row has had last, gone ones too.
     versions: BTreeMap<String, u64>,
 }
@@ -135,7 +135,7 @@ impl Database {
         let (checkpoint, was_removed) =
             (self.stored().and_then(|stored| stored.resource_version.clone()), self.is_removed());
         let writer = ScopeWriter { account_uid: &claim.uid, epoch: claim.epoch, now: 0 };
-        self.scope = Scope::apply(self.scope.take(), change, writer);
+        self.scope = FencedScope::apply(self.scope.take(), change, writer);
         let keeps_checkpoint = match (left_out, change) {
             (Some(Rule::ListTakesTheCheckpoint), ScopeChange::SyncStarted { .. }) => true,
             (Some(Rule::RemovedScopesLoseTheirCheckpoint), ScopeChange::Removed(_)) => true,

@@ -14,7 +14,7 @@ use prost::Message as _;
 use super::cluster::Cluster;
 use super::database::Database;
 use super::{ACCOUNT, Broken, Property, Rule, Rules, UID};
-use crate::hub::caching::account_delivery::{AcceptedBatch, Assignment, Effect};
+use crate::hub::caching::account_receiver::{AcceptedBatch, AssignmentState, ReceiverEffect};
 use crate::hub::caching::basis::BasisFrames;
 use crate::hub::caching::row_mapping::{BodyFormat, decode};
 use crate::hub::caching::stream_delivery::StreamDelivery;
@@ -83,27 +83,27 @@ impl HubStream {
         let (_, effects) = effects.map_err(|error| (Property::NothingIsRefused, error.to_string()))?;
         self.apply(effects, database, left_out);
         // What a hub knows of the election may be old: the fence decides.
-        let assigned = self.delivery.check_assignments(|_, _| Assignment::Stands(ACCOUNT.into()));
+        let assigned = self.delivery.check_assignments(|_, _| AssignmentState::Stands(ACCOUNT.into()));
         for (_, effects) in assigned {
             self.apply(effects, database, left_out);
         }
         Ok(())
     }
 
-    fn apply(&mut self, effects: Vec<Effect>, database: &Database, left_out: Rules) {
+    fn apply(&mut self, effects: Vec<ReceiverEffect>, database: &Database, left_out: Rules) {
         for effect in effects {
             match effect {
-                Effect::Send(Frame::Ack(_)) if left_out == Some(Rule::AckAfterCommit) => {}
-                Effect::Send(frame) => self.down.push_back(frame),
-                Effect::ReadProgress { lane, added } => {
+                ReceiverEffect::Send(Frame::Ack(_)) if left_out == Some(Rule::AckAfterCommit) => {}
+                ReceiverEffect::Send(frame) => self.down.push_back(frame),
+                ReceiverEffect::ReadProgress { lane, added } => {
                     self.reads.push_back(ProgressRead { lane, added, first: None });
                 }
-                Effect::OpenLane(lane) => self.queue.open(lane),
-                Effect::CloseLane(lane) => {
+                ReceiverEffect::OpenLane(lane) => self.queue.open(lane),
+                ReceiverEffect::CloseLane(lane) => {
                     self.queue.close(lane);
                     self.reads.retain(|read| read.lane != lane);
                 }
-                Effect::Queue(batch) => {
+                ReceiverEffect::Queue(batch) => {
                     if left_out == Some(Rule::AckAfterCommit) {
                         let seq = u64::try_from(batch.seq).expect("it is positive");
                         let fence = self.delivery.on_lane(UID, batch.lane).map(|account| account.fence());
@@ -111,11 +111,14 @@ impl HubStream {
                     }
                     self.queue.push(QueuedBatch { lane: batch.lane, size: batch.size, payload: *batch });
                 }
-                Effect::SendBasis { lane, scope, sync_key } => {
+                ReceiverEffect::SendBasis { lane, scope, sync_key } => {
                     let Some(account) = self.delivery.on_lane(UID, lane) else { continue };
                     self.down.push_back(basis(account.fence(), scope.id, sync_key, database));
                 }
-                Effect::Release(_) | Effect::Report(_) | Effect::NamespacesWritten | Effect::CountRewind => {}
+                ReceiverEffect::Release(_)
+                | ReceiverEffect::Report(_)
+                | ReceiverEffect::NamespacesWritten
+                | ReceiverEffect::CountRewind => {}
             }
         }
     }

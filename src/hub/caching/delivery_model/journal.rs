@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use kubesvc_agent::caching::{AccountDelivery, QueueMemory, ReaderId};
+use kubesvc_agent::caching::{AccountSender, QueueMemory, ReaderId};
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::events::event::Operation;
 
@@ -13,7 +13,7 @@ use super::{Rule, Rules};
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     /// The delivery before them.
-    delivery: AccountDelivery,
+    delivery: AccountSender,
     memory: QueueMemory,
     reader: ReaderId,
     changes: Vec<Event>,
@@ -31,7 +31,7 @@ impl Journal {
     }
 
     /// An empty journal of a delivery.
-    pub(super) fn new(reader: ReaderId, delivery: AccountDelivery, memory: QueueMemory) -> Self {
+    pub(super) fn new(reader: ReaderId, delivery: AccountSender, memory: QueueMemory) -> Self {
         Self { delivery, memory, reader, changes: Vec::new(), read: String::new() }
     }
 
@@ -49,7 +49,7 @@ impl Journal {
     }
 
     /// The delivery after the changes.
-    pub(super) fn replay(&self, now: Instant) -> (AccountDelivery, QueueMemory) {
+    pub(super) fn replay(&self, now: Instant) -> (AccountSender, QueueMemory) {
         let (mut delivery, mut memory) = (self.delivery.clone(), self.memory.clone());
         for change in &self.changes {
             delivery.event(self.reader, change.clone(), now, &mut memory).expect("there is room");

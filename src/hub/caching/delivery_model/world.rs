@@ -5,7 +5,7 @@ mod agent;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use kubesvc_agent::caching::{AccountDelivery, DeliveryNumbers, NextFrame, QueueMemory};
+use kubesvc_agent::caching::{AccountSender, DeliveryNumbers, NextFrame, QueueMemory};
 use kubesvc_core::wire::events::cache_up;
 
 use super::cluster::{Cluster, NAMES, Reader};
@@ -26,7 +26,7 @@ const CHECKPOINT_TIME: Duration = Duration::from_secs(61);
 /// An agent process.
 #[derive(Clone, Debug, Default)]
 struct Process {
-    delivery: Option<AccountDelivery>,
+    delivery: Option<AccountSender>,
     used: DeliveryNumbers,
     memory: QueueMemory,
     /// The settings that it has heard of.

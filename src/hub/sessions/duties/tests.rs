@@ -6,7 +6,7 @@ use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::ClusterIdentity;
 use kubesvc_core::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
 
-const NOW: Moment = Duration::from_secs(1000);
+const NOW: HubUptime = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
 const NOW_EPOCH: GrantEpoch = GrantEpoch(EPOCH);
 

@@ -3,7 +3,7 @@ use kubesvc_core::lifecycle::ClusterIdentity;
 
 mod held;
 
-const NOW: Moment = Duration::from_secs(1000);
+const NOW: HubUptime = Duration::from_secs(1000);
 
 fn held() -> AgentReport {
     AgentReport::Held(ClusterIdentity::default())

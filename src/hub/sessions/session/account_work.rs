@@ -15,7 +15,7 @@ use tracing::warn;
 use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::duties::{self, Duty, SessionView};
 use crate::hub::sessions::events::SessionEvent;
-use crate::hub::sessions::ledger::{LedgerEntry, Moment, PendingCommand};
+use crate::hub::sessions::ledger::{HubUptime, LedgerEntry, PendingCommand};
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::frame_queue::FrameQueue;
 use crate::hub::sessions::session::session_loop::SessionParts;
@@ -64,7 +64,7 @@ pub(super) struct AccountWork {
     preparing: FuturesUnordered<BoxFuture<'static, PreparedAdd>>,
     adds: Vec<ops::AccountSpec>,
     drops: Vec<common::AccountRef>,
-    later: BTreeSet<(Moment, String)>,
+    later: BTreeSet<(HubUptime, String)>,
 }
 
 impl AccountWork {
@@ -97,7 +97,7 @@ impl AccountWork {
     }
 
     /// Schedules another check of an account, if a time is given.
-    pub(super) fn check_later(&mut self, again: Option<(Moment, String)>) {
+    pub(super) fn check_later(&mut self, again: Option<(HubUptime, String)>) {
         self.later.extend(again);
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::hub::sessions::ledger::Moment;
+use crate::hub::sessions::ledger::HubUptime;
 
 /// Time between the first and the last refusal from which on two processes run. Before, the session may be that of a
 /// process that has ended without a goodbye: it is kept for 30 s without frames.
@@ -17,20 +17,20 @@ pub(crate) struct Contest(Option<Refusals>);
 
 #[derive(Debug)]
 struct Refusals {
-    first: Moment,
-    last: Moment,
+    first: HubUptime,
+    last: HubUptime,
     peer: Option<IpAddr>,
 }
 
 impl Contest {
     /// Records that another process was refused.
-    pub(crate) fn refused(&mut self, peer: Option<IpAddr>, now: Moment) {
+    pub(crate) fn refused(&mut self, peer: Option<IpAddr>, now: HubUptime) {
         let first = self.current(now).map_or(now, |refusals| refusals.first);
         self.0 = Some(Refusals { first, last: now, peer });
     }
 
     /// Describes the other process, while there is one.
-    pub(crate) fn rival(&self, now: Moment) -> Option<String> {
+    pub(crate) fn rival(&self, now: HubUptime) -> Option<String> {
         let refusals = self.current(now).filter(|one| one.last - one.first >= MIN_CONTEST)?;
         let from = refusals.peer.map(|peer| format!(" at {peer}")).unwrap_or_default();
         Some(format!(
@@ -39,7 +39,7 @@ impl Contest {
         ))
     }
 
-    fn current(&self, now: Moment) -> Option<&Refusals> {
+    fn current(&self, now: HubUptime) -> Option<&Refusals> {
         self.0.as_ref().filter(|one| one.last + CONTEST_TIMEOUT > now)
     }
 }

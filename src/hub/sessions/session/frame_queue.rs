@@ -10,7 +10,7 @@ use kubesvc_core::wire::ops::{self, hub_frame::Frame};
 use kubesvc_runtime::crash_points;
 
 /// Sender into the agent's stream.
-pub(crate) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
+pub(crate) type HubFrameSender = mpsc::Sender<Result<ops::HubFrame, Status>>;
 
 /// Number of waiting frames, of at most 1 MiB each, at which no new work starts.
 const MAX_QUEUED_FRAMES: usize = 8;
@@ -18,7 +18,7 @@ const MAX_QUEUED_FRAMES: usize = 8;
 const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
 
 pub(crate) struct FrameQueue {
-    sink: Sink,
+    sink: HubFrameSender,
     waiting: VecDeque<Frame>,
     /// Sequence number of the last frame, from 1.
     seq: u64,
@@ -27,7 +27,7 @@ pub(crate) struct FrameQueue {
 }
 
 impl FrameQueue {
-    pub(crate) fn new(sink: Sink) -> Self {
+    pub(crate) fn new(sink: HubFrameSender) -> Self {
         Self { sink, waiting: VecDeque::new(), seq: 0, waiting_since: None }
     }
 
@@ -56,7 +56,7 @@ impl FrameQueue {
     }
 
     /// Returns the sender, to wait for capacity.
-    pub(crate) fn sink(&self) -> Sink {
+    pub(crate) fn sink(&self) -> HubFrameSender {
         self.sink.clone()
     }
 

@@ -20,7 +20,7 @@ const APPROVED_AFTER_HELLO: &str = "it was approved, and says anew what it holds
 const MORE_CLAIMS: &str = "it holds more accounts that are none of its zone, and says them anew";
 
 /// State of a session beside its accounts.
-pub(super) struct Lifetime {
+pub(super) struct SessionLifetime {
     /// Whether the agent is given accounts.
     approved: watch::Sender<bool>,
     /// Where that was read. Held while an approval is applied.
@@ -37,7 +37,7 @@ pub(super) struct Lifetime {
     closing: Closing,
 }
 
-impl Lifetime {
+impl SessionLifetime {
     /// `has_ignored_claims`: the agent has already claimed accounts that were not taken in.
     pub(super) fn new(has_ignored_claims: bool) -> Self {
         Self {

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use crate::hub::AccountObjects;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::agent_admission::hello::millis;
-use crate::hub::context::{Credentials, HubContext};
+use crate::hub::context::{CredentialReader, HubContext};
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::ledger::AnswerEffect;
@@ -58,7 +58,7 @@ enum LoopEnd {
 pub(crate) struct SessionParts {
     pub(crate) context: Arc<HubContext>,
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) credentials: Arc<CredentialReader>,
     /// Reads an account at the API server before it is first sent.
     pub(crate) account_objects: Arc<dyn AccountObjects>,
     pub(crate) draining: Arc<Draining>,

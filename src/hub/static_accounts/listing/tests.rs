@@ -28,39 +28,39 @@ fn frame(accounts: usize, complete: bool) -> ops::StaticAccounts {
     ops::StaticAccounts { accounts: vec![AccountSpec::default(); accounts], complete }
 }
 
-fn is_refused(taken: &FrameOutcome, with: &str) -> bool {
-    matches!(taken, FrameOutcome::Refused(why) if why.to_string().contains(with))
+fn is_refused(taken: &ListingStep, with: &str) -> bool {
+    matches!(taken, ListingStep::Refused(why) if why.to_string().contains(with))
 }
 
 #[test]
 fn frames_make_one_list_until_one_is_the_last() {
     let mut incoming = IncomingList::default();
-    assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
-    assert!(matches!(incoming.take(frame(3, true)), FrameOutcome::Complete(list) if list.len() == 53));
-    assert!(matches!(incoming.take(frame(0, true)), FrameOutcome::Complete(list) if list.is_empty()));
+    assert_eq!(incoming.take(frame(50, false)), ListingStep::More);
+    assert!(matches!(incoming.take(frame(3, true)), ListingStep::Complete(list) if list.len() == 53));
+    assert!(matches!(incoming.take(frame(0, true)), ListingStep::Complete(list) if list.is_empty()));
 }
 
 #[test]
 fn list_of_a_thousand_is_accepted_and_a_longer_one_refused() {
     let mut incoming = IncomingList::default();
     for _ in 0..19 {
-        assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
+        assert_eq!(incoming.take(frame(50, false)), ListingStep::More);
     }
-    assert!(matches!(incoming.take(frame(50, true)), FrameOutcome::Complete(list) if list.len() == 1000));
+    assert!(matches!(incoming.take(frame(50, true)), ListingStep::Complete(list) if list.len() == 1000));
     for _ in 0..20 {
-        assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
+        assert_eq!(incoming.take(frame(50, false)), ListingStep::More);
     }
     assert!(is_refused(&incoming.take(frame(1, true)), "more than 1000"));
-    assert!(matches!(incoming.take(frame(1, true)), FrameOutcome::Complete(list) if list.len() == 1));
+    assert!(matches!(incoming.take(frame(1, true)), ListingStep::Complete(list) if list.len() == 1));
 }
 
 #[test]
 fn list_of_a_million_is_refused_once_without_storing_it() {
     let mut incoming = IncomingList::default();
-    let refusals = (0..20_000).filter(|_| incoming.take(frame(50, false)) != FrameOutcome::More).count();
+    let refusals = (0..20_000).filter(|_| incoming.take(frame(50, false)) != ListingStep::More).count();
     assert_eq!((refusals, incoming.accounts.len(), incoming.bytes), (1, 0, 0));
-    assert_eq!(incoming.take(frame(50, true)), FrameOutcome::More, "the end of the refused list");
-    assert!(matches!(incoming.take(frame(2, true)), FrameOutcome::Complete(list) if list.len() == 2));
+    assert_eq!(incoming.take(frame(50, true)), ListingStep::More, "the end of the refused list");
+    assert!(matches!(incoming.take(frame(2, true)), ListingStep::Complete(list) if list.len() == 2));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_frame_over_its_bounds_refuses_the_list() {
     assert!(is_refused(&IncomingList::default().take(large(MAX_BATCH_BYTES + 2000)), "bytes"));
     let mut incoming = IncomingList::default();
     let refused =
-        (0..10).map(|_| incoming.take(large(1024 * 1024))).find(|taken| *taken != FrameOutcome::More);
+        (0..10).map(|_| incoming.take(large(1024 * 1024))).find(|taken| *taken != ListingStep::More);
     assert!(refused.is_some_and(|taken| is_refused(&taken, "more than 8388608 bytes")));
 }
 

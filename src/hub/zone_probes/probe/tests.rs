@@ -4,7 +4,7 @@ use super::*;
 use kubesvc_core::{DesiredState, GrantPhase, State, ZoneId};
 use kubesvc_core::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
 
-const NOW: Moment = Duration::from_secs(1000);
+const NOW: HubUptime = Duration::from_secs(1000);
 
 pub(crate) fn asking() -> KubesvcAccount {
     let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
@@ -26,7 +26,7 @@ fn view() -> SessionView<'static> {
     SessionView { zone: &ZONE, approved: true, ..SessionView::default() }
 }
 
-fn step(probes: &SessionProbes, account: &KubesvcAccount, now: Moment) -> ProbeStep {
+fn step(probes: &SessionProbes, account: &KubesvcAccount, now: HubUptime) -> ProbeStep {
     probes.step(view(), "u", Some(account), now)
 }
 

@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn agent_log_lines_are_parsed() {
-        let text = "2026-01-01T00:00:00.000Z  INFO agent{agentId=east-0 zoneId=east}: kubesvc_agent::accounts: \
+        let text = "2026-01-01T00:00:00.000Z  INFO agent{agentId=east-0 zoneId=east}: kubesvc_agent::command_executor: \
                     starting the account account=one uid=u-1 epoch=3";
         assert_eq!(parsed(0, text), Some(line(0, Event::Starting, 3)));
         let held = text.replace("starting the account", "the account is held");

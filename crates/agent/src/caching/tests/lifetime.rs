@@ -1,14 +1,14 @@
 //! When the stream is opened and closed.
 
-use super::super::lifetime::{Demand, IDLE_TIME, Lifetime};
+use super::super::lifetime::{Demand, IDLE_TIME, StreamLifetime};
 use super::*;
 use kubesvc_core::wire::events::closed::Reason;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A lifetime with a session and an account, whose stream is open.
-fn open(now: Instant) -> Lifetime {
-    let mut lifetime = Lifetime::new(now);
+fn open(now: Instant) -> StreamLifetime {
+    let mut lifetime = StreamLifetime::new(now);
     lifetime.session_changed(true);
     lifetime.assigned(true, now);
     assert_eq!(lifetime.demand(now), Demand::Open);
@@ -19,7 +19,7 @@ fn open(now: Instant) -> Lifetime {
 #[test]
 fn the_stream_is_opened_with_the_first_account_and_a_session() {
     let now = Instant::now();
-    let mut lifetime = Lifetime::new(now);
+    let mut lifetime = StreamLifetime::new(now);
     assert_eq!(lifetime.demand(now), Demand::Wait(None));
     lifetime.assigned(true, now);
     assert_eq!(lifetime.demand(now), Demand::Wait(None));

@@ -2,7 +2,7 @@
 
 use super::super::batch::MAX_BATCH_EVENTS;
 use super::super::credit::{
-    BASE_CREDIT_BYTES, MAX_IN_FLIGHT_BYTES, MAX_LENT_BYTES, StreamCredit, UNUSED_CREDIT_TIME,
+    BASE_CREDIT_BYTES, MAX_IN_FLIGHT_BYTES, MAX_LENT_BYTES, SenderCredit, UNUSED_CREDIT_TIME,
 };
 use super::super::stream::MAX_ACCOUNT_UNCOMMITTED_EVENTS;
 use super::*;
@@ -12,7 +12,7 @@ use kubesvc_core::wire::events::{
 };
 
 struct Fixture {
-    stream: CachingStream,
+    stream: CachingSender,
     number: u64,
     now: Instant,
 }
@@ -21,7 +21,7 @@ impl Fixture {
     /// A stream with a session, that waits for an account.
     fn new() -> Self {
         let now = Instant::now();
-        let mut stream = CachingStream::new(QueueMemory::default(), now);
+        let mut stream = CachingSender::new(QueueMemory::default(), now);
         stream.session_changed(Some(StreamIdentity {
             session_id: "session".into(),
             agent_id: "agent".into(),
@@ -210,7 +210,7 @@ fn lent_credit_is_left_for_the_event_that_waits_for_it() {
 #[test]
 fn no_more_bytes_are_in_flight_than_the_bound_whatever_the_hub_grants() {
     let now = Instant::now();
-    let mut credit = StreamCredit::new(now);
+    let mut credit = SenderCredit::new(now);
     let mut sent = 0;
     for _ in 0..100 {
         credit.granted(usize::MAX, now);
@@ -226,7 +226,7 @@ fn no_more_bytes_are_in_flight_than_the_bound_whatever_the_hub_grants() {
 #[test]
 fn credit_that_comes_before_its_rewind_is_not_lost() {
     let now = Instant::now();
-    let mut credit = StreamCredit::new(now);
+    let mut credit = SenderCredit::new(now);
     credit.granted(MAX_IN_FLIGHT_BYTES, now);
     credit.spend(MAX_IN_FLIGHT_BYTES, now);
     credit.granted(BASE_CREDIT_BYTES, now);

@@ -37,7 +37,7 @@ fn delete_has_identity_alone() {
         Operation::Delete,
         &mut raw_encoder(),
     );
-    let expected = Identity {
+    let expected = ObjectIdentity {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         uid: "u".to_owned(),

@@ -47,7 +47,9 @@ fn error_is_read_and_410_means_expired() {
 #[test]
 fn object_of_a_line_that_is_not_json_is_found() {
     let line = b"{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\"},\"b\":\"\xff\"}}";
-    let Ok(WatchLine::Object(Change::Added, object)) = read_watch_line(line) else { panic!("not found") };
+    let Ok(WatchLine::Object(WatchEventType::Added, object)) = read_watch_line(line) else {
+        panic!("not found")
+    };
     assert_eq!(object.problem(), Some(&BodyError::InvalidUtf8 { at: 30 }));
     assert!(object.bytes().starts_with(b"{\"metadata\"") && object.bytes().ends_with(b"\"}"));
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::watch::action::WaitReason;
-use crate::watch::failure::{RequestFailure, Retry};
+use crate::watch::failure::{RequestFailure, RetryTime};
 use crate::watch::list::{ListReason, SentObjects};
-use crate::watch::machine::{Phase, ScopeWatch};
+use crate::watch::machine::{ScopePhase, ScopeWatch};
 use crate::watch::{
     MAX_LIST_WAIT, MAX_PAGE_FAILURE, MAX_RETRY_AFTER, PAGE_LIMITS, PROBLEM_DELAY, PROBLEM_RETRY_INTERVAL,
 };
@@ -18,7 +18,7 @@ impl ScopeWatch {
             return;
         }
         self.note_problem(failure, now);
-        if let Phase::Watching(watch) = &self.phase
+        if let ScopePhase::Watching(watch) = &self.phase
             && watch.has_lived(now)
         {
             self.failures.retry_delay.reset();
@@ -26,17 +26,17 @@ impl ScopeWatch {
         let is_unreadable = matches!(failure, RequestFailure::Unreadable(_));
         let (delay, reason) = self.retry_after(failure.retry());
         let fails_for_long = match &mut self.phase {
-            Phase::Listing(list) => now >= *list.failing_since.get_or_insert(now) + MAX_PAGE_FAILURE,
+            ScopePhase::Listing(list) => now >= *list.failing_since.get_or_insert(now) + MAX_PAGE_FAILURE,
             _ => false,
         };
         match &mut self.phase {
             // It may wait for days: it keeps no rows meanwhile.
-            Phase::Listing(_) if reason.needs_change() || delay > MAX_LIST_WAIT || fails_for_long => {
+            ScopePhase::Listing(_) if reason.needs_change() || delay > MAX_LIST_WAIT || fails_for_long => {
                 self.give_list_up();
             }
-            Phase::Listing(list) if list.can_repeat_page() => list.page_failed(),
-            Phase::Listing(_) => self.start_list(false, ListReason::Retry),
-            Phase::Watching(_) => {
+            ScopePhase::Listing(list) if list.can_repeat_page() => list.page_failed(),
+            ScopePhase::Listing(_) => self.start_list(false, ListReason::Retry),
+            ScopePhase::Watching(_) => {
                 // The second time at the same place: what cannot be read is passed by with a list.
                 if is_unreadable
                     && self.failures.unreadable_after.is_some()
@@ -50,13 +50,13 @@ impl ScopeWatch {
                     self.resume_watch(now);
                 }
             }
-            Phase::NeedsList { asks_first, sent, .. } if reason.needs_change() => {
+            ScopePhase::NeedsList { asks_first, sent, .. } if reason.needs_change() => {
                 // It is refused again, and may be for days.
                 if std::mem::replace(asks_first, true) {
                     *sent = SentObjects::default();
                 }
             }
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
+            ScopePhase::NeedsList { .. } | ScopePhase::AwaitsBasis(_) => {}
         }
         self.attempt += 1;
         self.hold(delay, reason, now);
@@ -65,7 +65,7 @@ impl ScopeWatch {
     /// Gives the list up, and its rows with it. The next one begins once the cluster answers.
     fn give_list_up(&mut self) {
         self.start_list(false, ListReason::Retry);
-        if let Phase::NeedsList { asks_first, .. } = &mut self.phase {
+        if let ScopePhase::NeedsList { asks_first, .. } = &mut self.phase {
             *asks_first = true;
         }
     }
@@ -73,7 +73,7 @@ impl ScopeWatch {
     /// The version of the request is no longer kept, so the scope is listed anew. Returns whether that was all.
     fn expired(&mut self, now: Instant) -> bool {
         match &self.phase {
-            Phase::Listing(list) => {
+            ScopePhase::Listing(list) => {
                 let is_in_mid_list = list.continue_token.is_some();
                 let had_limit = self.failures.page_limit < PAGE_LIMITS.len();
                 self.start_list(false, ListReason::Expired);
@@ -81,7 +81,7 @@ impl ScopeWatch {
                 // A list without a limit, or its first page, has no version that could expire.
                 is_in_mid_list && had_limit
             }
-            Phase::Watching(watch) => {
+            ScopePhase::Watching(watch) => {
                 if watch.has_lived(now) {
                     self.failures.relist_delay.reset();
                 }
@@ -97,26 +97,28 @@ impl ScopeWatch {
                 }
                 true
             }
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => false,
+            ScopePhase::NeedsList { .. } | ScopePhase::AwaitsBasis(_) => false,
         }
     }
 
-    fn retry_after(&mut self, retry: Retry) -> (Duration, WaitReason) {
+    fn retry_after(&mut self, retry: RetryTime) -> (Duration, WaitReason) {
         match retry {
-            Retry::Backoff => (self.failures.retry_delay.after_failure(&mut self.random), WaitReason::Retry),
-            Retry::After(asked) => {
+            RetryTime::Backoff => {
+                (self.failures.retry_delay.after_failure(&mut self.random), WaitReason::Retry)
+            }
+            RetryTime::After(asked) => {
                 // Not all at the same moment.
                 let little = Duration::from_secs(1).mul_f64(self.random.f64());
                 (asked.min(MAX_RETRY_AFTER) + little, WaitReason::Retry)
             }
-            Retry::Problem(reason) => (PROBLEM_RETRY_INTERVAL, reason),
+            RetryTime::Problem(reason) => (PROBLEM_RETRY_INTERVAL, reason),
         }
     }
 
     /// Reports the failure, at once or if the scope has failed for some time.
     fn note_problem(&mut self, failure: &RequestFailure, now: Instant) {
         let since = *self.failures.since.get_or_insert(now);
-        let is_lasting = matches!(failure.retry(), Retry::Problem(_)) || now >= since + PROBLEM_DELAY;
+        let is_lasting = matches!(failure.retry(), RetryTime::Problem(_)) || now >= since + PROBLEM_DELAY;
         if is_lasting {
             self.failures.problem = Some(failure.to_wire());
         }

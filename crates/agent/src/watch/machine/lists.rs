@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use crate::scrub::{Exclusion, Identity, ListPage};
+use crate::scrub::{Exclusion, ListPage, ObjectIdentity};
 use crate::watch::basis::BasisTooLarge;
 use crate::watch::failure::RequestFailure;
 use crate::watch::list::{List, ListReason, PageStep};
-use crate::watch::machine::{Phase, ScopeWatch, has_gone_back};
+use crate::watch::machine::{ScopePhase, ScopeWatch, has_gone_back};
 
 /// What becomes of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ impl ScopeWatch {
     /// Begins a list. The driver queues the start of the sync under this key, then reports the rows that the hub
     /// answers with. Returns whether a list was to begin.
     pub fn begin_sync(&mut self, sync_key: String, now: Instant) -> bool {
-        let Phase::NeedsList { deletes_only, sent, asks_first: false, .. } = &mut self.phase else {
+        let ScopePhase::NeedsList { deletes_only, sent, asks_first: false, .. } = &mut self.phase else {
             return false;
         };
-        self.phase = Phase::AwaitsBasis(List::new(sync_key, *deletes_only, sent.take()));
+        self.phase = ScopePhase::AwaitsBasis(List::new(sync_key, *deletes_only, sent.take()));
         self.begin_attempt(now);
         true
     }
@@ -43,7 +43,7 @@ impl ScopeWatch {
         version: &str,
     ) -> Result<(), BasisTooLarge> {
         match &mut self.phase {
-            Phase::AwaitsBasis(list) if list.sync_key == sync_key => {
+            ScopePhase::AwaitsBasis(list) if list.sync_key == sync_key => {
                 list.basis.push(namespace, name, uid, version)
             }
             _ => Ok(()),
@@ -53,7 +53,7 @@ impl ScopeWatch {
     /// Ends the rows of the hub: the first page may be asked for.
     pub fn basis_end(&mut self, sync_key: &str, now: Instant) {
         if let Some(list) = self.awaits_basis(sync_key).then(|| self.take_list()).flatten() {
-            self.phase = Phase::Listing(list);
+            self.phase = ScopePhase::Listing(list);
             self.begin_attempt(now);
         }
     }
@@ -62,28 +62,33 @@ impl ScopeWatch {
     /// each further one the driver takes memory before its [`item`](Self::item).
     pub fn sent_objects(&self) -> Option<usize> {
         match &self.phase {
-            Phase::NeedsList { deletes_only: true, sent, .. } => Some(sent.len()),
-            Phase::AwaitsBasis(list) | Phase::Listing(list) if list.deletes_only => Some(list.sent.len()),
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) | Phase::Listing(_) | Phase::Watching(_) => None,
+            ScopePhase::NeedsList { deletes_only: true, sent, .. } => Some(sent.len()),
+            ScopePhase::AwaitsBasis(list) | ScopePhase::Listing(list) if list.deletes_only => {
+                Some(list.sent.len())
+            }
+            ScopePhase::NeedsList { .. }
+            | ScopePhase::AwaitsBasis(_)
+            | ScopePhase::Listing(_)
+            | ScopePhase::Watching(_) => None,
         }
     }
 
     /// There is no memory for more of them: the list that runs remembers no further ones.
     pub fn remember_no_more(&mut self) {
-        if let Phase::Listing(list) = &mut self.phase {
+        if let ScopePhase::Listing(list) = &mut self.phase {
             list.sent.is_full = true;
         }
     }
 
     /// Whether the rows of the hub for this list are awaited.
     pub fn awaits_basis(&self, sync_key: &str) -> bool {
-        matches!(&self.phase, Phase::AwaitsBasis(list) if list.sync_key == sync_key)
+        matches!(&self.phase, ScopePhase::AwaitsBasis(list) if list.sync_key == sync_key)
     }
 
     /// Takes an item of the page, and why it is left out if it is.
-    pub fn item(&mut self, object: &Identity, excluded: Option<Exclusion>, now: Instant) -> ItemStep {
+    pub fn item(&mut self, object: &ObjectIdentity, excluded: Option<Exclusion>, now: Instant) -> ItemStep {
         self.progress(now);
-        let Phase::Listing(list) = &mut self.phase else { return ItemStep::Skip };
+        let ScopePhase::Listing(list) = &mut self.phase else { return ItemStep::Skip };
         if excluded.is_some() {
             list.left_out();
             return ItemStep::Skip;
@@ -95,14 +100,14 @@ impl ScopeWatch {
     /// date.
     pub fn unidentified_item(&mut self, now: Instant) {
         self.progress(now);
-        if let Phase::Listing(list) = &mut self.phase {
+        if let ScopePhase::Listing(list) = &mut self.phase {
             list.left_out();
         }
     }
 
     /// Ends a page that is complete.
     pub fn page_end(&mut self, page: ListPage, now: Instant) -> PageStep {
-        let Phase::Listing(list) = &mut self.phase else { return PageStep::Ignored };
+        let ScopePhase::Listing(list) = &mut self.phase else { return PageStep::Ignored };
         let is_last = match list.page_end(page) {
             Ok(is_last) => is_last,
             Err(why) => {

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use crate::watch::failure::RequestFailure;
 use crate::watch::list::ListReason;
-use crate::watch::machine::{Phase, ScopeWatch, Watch};
+use crate::watch::machine::{CurrentWatch, ScopePhase, ScopeWatch};
 use crate::watch::{CHECKPOINT_INTERVAL, MAX_SILENCE_LIMIT, RESPONSE_IDLE_TIMEOUT, SHORT_WATCH};
 
 impl ScopeWatch {
     /// When [`tick`](Self::tick) is due; `None` if only a report changes something.
     pub fn next_tick(&self) -> Option<Instant> {
         let mut due = Vec::with_capacity(5);
-        if let Phase::Watching(_) = self.phase
+        if let ScopePhase::Watching(_) = self.phase
             && self.position.is_unsent
         {
             due.push(self.position.queued_at + CHECKPOINT_INTERVAL);
@@ -25,11 +25,11 @@ impl ScopeWatch {
             return due.into_iter().min();
         }
         match &self.phase {
-            Phase::NeedsList { asks_first: true, .. } | Phase::Listing(_) => {
+            ScopePhase::NeedsList { asks_first: true, .. } | ScopePhase::Listing(_) => {
                 due.push(self.idle_since + RESPONSE_IDLE_TIMEOUT);
             }
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
-            Phase::Watching(watch) => {
+            ScopePhase::NeedsList { .. } | ScopePhase::AwaitsBasis(_) => {}
+            ScopePhase::Watching(watch) => {
                 due.push(self.idle_since + watch.idle_limit());
                 due.push(self.audit_at);
                 due.extend(self.silence.since.map(|since| since + self.silence.limit));
@@ -54,18 +54,18 @@ impl ScopeWatch {
             self.retry_now(now);
         }
         match &self.phase {
-            Phase::NeedsList { asks_first: true, .. } | Phase::Listing(_) => {
+            ScopePhase::NeedsList { asks_first: true, .. } | ScopePhase::Listing(_) => {
                 if now >= self.idle_since + RESPONSE_IDLE_TIMEOUT {
                     self.failed(&RequestFailure::stalled(RESPONSE_IDLE_TIMEOUT), now);
                 }
             }
-            Phase::NeedsList { .. } | Phase::AwaitsBasis(_) => {}
-            Phase::Watching(watch) => self.tick_watch(*watch, now),
+            ScopePhase::NeedsList { .. } | ScopePhase::AwaitsBasis(_) => {}
+            ScopePhase::Watching(watch) => self.tick_watch(*watch, now),
         }
         checkpoint
     }
 
-    fn tick_watch(&mut self, watch: Watch, now: Instant) {
+    fn tick_watch(&mut self, watch: CurrentWatch, now: Instant) {
         if watch.has_lived(now) {
             self.succeeded();
             self.failures.relist_delay.reset();
@@ -83,7 +83,7 @@ impl ScopeWatch {
     /// The version, if it is to be queued alone now.
     pub(super) fn due_checkpoint(&mut self, now: Instant) -> Option<String> {
         // In a list, a checkpoint would make the scope look complete.
-        let is_watching = matches!(self.phase, Phase::Watching(_));
+        let is_watching = matches!(self.phase, ScopePhase::Watching(_));
         if !is_watching || !self.position.is_unsent || now < self.position.queued_at + CHECKPOINT_INTERVAL {
             return None;
         }

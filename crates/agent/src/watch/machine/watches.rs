@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use kubesvc_core::wire::common::failure::Class;
 
-use crate::scrub::{Change, Exclusion, Identity};
+use crate::scrub::{Exclusion, ObjectIdentity, WatchEventType};
 use crate::watch::SILENCE_LIMIT;
 use crate::watch::failure::RequestFailure;
 use crate::watch::list::ListReason;
-use crate::watch::machine::{Phase, ScopeWatch, Watch, has_gone_back};
+use crate::watch::machine::{CurrentWatch, ScopePhase, ScopeWatch, has_gone_back};
 use crate::wire_failure::after_send;
 
 /// What becomes of an event. The version of one that is queued is a checkpoint.
@@ -27,21 +27,21 @@ impl ScopeWatch {
     pub fn version_checked(&mut self, version: &str, now: Instant) {
         match &mut self.phase {
             // What counts is that there was an answer.
-            Phase::NeedsList { asks_first, .. } => *asks_first = false,
-            Phase::Watching(Watch { checks_version: true, .. }) => {
+            ScopePhase::NeedsList { asks_first, .. } => *asks_first = false,
+            ScopePhase::Watching(CurrentWatch { checks_version: true, .. }) => {
                 if has_gone_back(self.position.version.as_deref(), Some(version)) {
                     self.start_list(true, ListReason::WentBack);
                 } else {
                     self.start_watch(now);
                 }
             }
-            Phase::Watching(_) | Phase::AwaitsBasis(_) | Phase::Listing(_) => {}
+            ScopePhase::Watching(_) | ScopePhase::AwaitsBasis(_) | ScopePhase::Listing(_) => {}
         }
     }
 
     /// The response to the watch has begun, with status 200.
     pub fn watch_opened(&mut self, now: Instant) {
-        if let Phase::Watching(watch) = &mut self.phase
+        if let ScopePhase::Watching(watch) = &mut self.phase
             && !watch.checks_version
         {
             watch.opened.get_or_insert(now);
@@ -53,8 +53,8 @@ impl ScopeWatch {
     /// Takes a change of an object, and why the object is left out if it is.
     pub fn object(
         &mut self,
-        change: Change,
-        object: &Identity,
+        change: WatchEventType,
+        object: &ObjectIdentity,
         excluded: Option<Exclusion>,
         now: Instant,
     ) -> ObjectStep {
@@ -63,10 +63,12 @@ impl ScopeWatch {
         }
         self.position.version = Some(object.resource_version.clone());
         let step = match (change, excluded) {
-            (Change::Deleted, None) => ObjectStep::Delete,
-            (Change::Added | Change::Modified, None) => ObjectStep::Upsert,
+            (WatchEventType::Deleted, None) => ObjectStep::Delete,
+            (WatchEventType::Added | WatchEventType::Modified, None) => ObjectStep::Upsert,
             // It may have a row from the time before. An object that is new has none: its former end was an event.
-            (Change::Modified | Change::Deleted, Some(exclusion)) if exclusion.may_have_row() => {
+            (WatchEventType::Modified | WatchEventType::Deleted, Some(exclusion))
+                if exclusion.may_have_row() =>
+            {
                 ObjectStep::Delete
             }
             (_, Some(_)) => ObjectStep::Skip,
@@ -99,7 +101,7 @@ impl ScopeWatch {
     /// The response has ended, or its connection broke. What came after its last whole line is not lost: the watch is
     /// resumed after the last event.
     pub fn watch_ended(&mut self, now: Instant) {
-        let Phase::Watching(watch) = self.phase else { return };
+        let ScopePhase::Watching(watch) = self.phase else { return };
         if watch.has_lived(now) {
             self.succeeded();
             self.failures.relist_delay.reset();
@@ -116,7 +118,7 @@ impl ScopeWatch {
 
     /// Records an event or bookmark of the watch that runs. Returns whether one runs.
     fn heard(&mut self, now: Instant) -> bool {
-        let Phase::Watching(Watch { opened: Some(_), .. }) = self.phase else { return false };
+        let ScopePhase::Watching(CurrentWatch { opened: Some(_), .. }) = self.phase else { return false };
         self.progress(now);
         self.silence.since = Some(now);
         self.silence.limit = SILENCE_LIMIT;

@@ -83,7 +83,7 @@ impl ReaderSink for Sink {
 
     fn waits(&self, _: WaitReason) {}
 
-    fn left_out(&self, _: LeftOut) {}
+    fn left_out(&self, _: OmittedItem) {}
 
     fn left_out_objects(&self, objects: LeftOutObjects) {
         let names = objects.objects.into_iter().map(|object| object.name).collect();

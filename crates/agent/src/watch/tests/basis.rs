@@ -8,8 +8,8 @@ use super::*;
 
 const UUID: &str = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-fn identity(namespace: &str, name: &str, uid: &str, version: &str) -> Identity {
-    Identity {
+fn identity(namespace: &str, name: &str, uid: &str, version: &str) -> ObjectIdentity {
+    ObjectIdentity {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         uid: uid.to_owned(),

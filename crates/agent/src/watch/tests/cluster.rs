@@ -7,8 +7,8 @@ use super::*;
 /// A change of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) change: Change,
-    pub(super) object: Identity,
+    pub(super) change: WatchEventType,
+    pub(super) object: ObjectIdentity,
     pub(super) version: u64,
 }
 
@@ -17,14 +17,14 @@ pub(super) struct Entry {
 pub(super) struct Cluster {
     pub(super) version: u64,
     pub(super) uids: u32,
-    pub(super) objects: BTreeMap<String, Identity>,
+    pub(super) objects: BTreeMap<String, ObjectIdentity>,
     pub(super) history: Vec<Entry>,
     /// No history up to here.
     pub(super) compacted: u64,
     /// The objects at each version.
-    pub(super) states: BTreeMap<u64, BTreeMap<String, Identity>>,
+    pub(super) states: BTreeMap<u64, BTreeMap<String, ObjectIdentity>>,
     /// Snapshots of lists in pages, by their version.
-    pub(super) snapshots: BTreeMap<u64, Vec<Identity>>,
+    pub(super) snapshots: BTreeMap<u64, Vec<ObjectIdentity>>,
 }
 
 impl Cluster {
@@ -32,11 +32,12 @@ impl Cluster {
         self.version += 1;
         let name = format!("object-{index}");
         let known = self.objects.get(&name).filter(|_| !is_new).map(|object| object.uid.clone());
-        let change = if known.is_some() { Change::Modified } else { Change::Added };
+        let change = if known.is_some() { WatchEventType::Modified } else { WatchEventType::Added };
         self.uids += 1;
         let uid = known.unwrap_or_else(|| format!("uid-{}", self.uids));
         let resource_version = self.version.to_string();
-        let object = Identity { namespace: "shop".to_owned(), name: name.clone(), uid, resource_version };
+        let object =
+            ObjectIdentity { namespace: "shop".to_owned(), name: name.clone(), uid, resource_version };
         self.objects.insert(name, object.clone());
         self.history.push(Entry { change, object, version: self.version });
         self.states.insert(self.version, self.objects.clone());
@@ -46,7 +47,7 @@ impl Cluster {
         let Some(mut object) = self.objects.remove(&format!("object-{index}")) else { return };
         self.version += 1;
         object.resource_version = self.version.to_string();
-        self.history.push(Entry { change: Change::Deleted, object, version: self.version });
+        self.history.push(Entry { change: WatchEventType::Deleted, object, version: self.version });
         self.states.insert(self.version, self.objects.clone());
     }
 

@@ -111,7 +111,7 @@ fn list_without_a_connection_keeps_no_rows_while_it_waits() {
     assert_eq!(scope.waits(WaitReason::Refused), 30 * SECOND);
     scope.pass(30 * SECOND);
     scope.check_version("10");
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn list_that_is_refused_keeps_no_rows_and_begins_once_a_small_request_is_answere
         for _ in 0..3 {
             scope.machine.failed(&failure, scope.now);
             assert!(!scope.machine.is_listing(), "{failure:?}");
-            assert!(matches!(scope.machine.action(), Action::Wait(reason) if reason.needs_change()));
+            assert!(matches!(scope.machine.action(), ScopeAction::Wait(reason) if reason.needs_change()));
             scope.pass(30 * SECOND);
             assert!(!scope.machine.begin_sync("too-early".to_owned(), scope.now));
-            assert!(matches!(scope.machine.action(), Action::CheckVersion(_)), "{failure:?}");
+            assert!(matches!(scope.machine.action(), ScopeAction::CheckVersion(_)), "{failure:?}");
         }
         scope.check_version("10");
         assert!(scope.machine.problem().is_some(), "it is not read yet");
@@ -149,8 +149,8 @@ fn list_that_is_to_wait_for_more_than_30_seconds_keeps_no_rows() {
         assert_eq!(scope.machine.is_listing(), is_kept, "{asked} s");
         let wait = scope.waits(WaitReason::Retry);
         scope.pass(wait);
-        assert_eq!(matches!(scope.machine.action(), Action::ListPage(_)), is_kept);
-        assert_eq!(matches!(scope.machine.action(), Action::CheckVersion(_)), !is_kept);
+        assert_eq!(matches!(scope.machine.action(), ScopeAction::ListPage(_)), is_kept);
+        assert_eq!(matches!(scope.machine.action(), ScopeAction::CheckVersion(_)), !is_kept);
     }
 }
 
@@ -186,7 +186,7 @@ fn small_request_before_a_list_is_given_up_after_a_minute_and_made_again() {
     scope.status(403);
     scope.pass(30 * SECOND);
     scope.pass(59 * SECOND);
-    assert!(matches!(scope.machine.action(), Action::CheckVersion(_)));
+    assert!(matches!(scope.machine.action(), ScopeAction::CheckVersion(_)));
     scope.pass(SECOND);
     let wait = scope.waits(WaitReason::Retry);
     assert!(wait <= SECOND);
@@ -239,7 +239,7 @@ fn line_that_cannot_be_read_twice_is_passed_by_with_a_list() {
     scope.machine.watch_opened(scope.now);
     scope.machine.failed(&failure, scope.now);
     scope.pass(30 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -264,5 +264,5 @@ fn failure_while_a_sync_waits_changes_only_when_it_goes_on() {
     scope.begin_sync();
     scope.broken();
     scope.pass(2 * SECOND);
-    assert_eq!(scope.machine.action(), Action::AwaitBasis);
+    assert_eq!(scope.machine.action(), ScopeAction::AwaitBasis);
 }

@@ -35,9 +35,9 @@ fn fresh_checkpoint_is_resumed_after_a_check_and_an_old_one_is_listed() {
     let start = |age: Duration, resend: bool| {
         Scope::new(ScopeStart { resource_version: "7".to_owned(), age, resend }).machine.action()
     };
-    assert!(matches!(start(5 * MINUTE, false), Action::CheckVersion(_)));
-    assert_eq!(start(5 * MINUTE + SECOND, false), Action::BeginSync);
-    assert_eq!(start(SECOND, true), Action::BeginSync);
+    assert!(matches!(start(5 * MINUTE, false), ScopeAction::CheckVersion(_)));
+    assert_eq!(start(5 * MINUTE + SECOND, false), ScopeAction::BeginSync);
+    assert_eq!(start(SECOND, true), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn expired_page_begins_a_new_list_with_a_larger_limit_and_then_without() {
         scope.status(410);
         // The key is given up: what is late for it changes nothing.
         scope.machine.basis_end(&key, scope.now);
-        assert_eq!(scope.machine.action(), Action::BeginSync);
+        assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
     }
     scope.begin_list(&[]);
     assert_eq!(scope.page_request().query(), "");
@@ -103,7 +103,7 @@ fn expired_list_without_limit_takes_its_time() {
         scope.begin_list(&[]);
         scope.page_end("10", Some("t"));
         scope.status(410);
-        if scope.machine.action() != Action::BeginSync {
+        if scope.machine.action() != ScopeAction::BeginSync {
             break;
         }
     }
@@ -139,7 +139,7 @@ fn first_page_that_broke_after_an_item_begins_a_new_sync() {
     scope.item(&object("a", "5"));
     scope.broken();
     scope.pass(4 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn list_that_does_not_end_is_a_problem() {
     assert!(!scope.machine.is_listing());
     scope.pass(30 * SECOND);
     scope.check_version("10");
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn page_that_stands_still_for_a_minute_is_given_up() {
     scope.pass(59 * SECOND);
     scope.machine.progress(scope.now);
     scope.pass(59 * SECOND);
-    assert!(matches!(scope.machine.action(), Action::ListPage(_)));
+    assert!(matches!(scope.machine.action(), ScopeAction::ListPage(_)));
     scope.pass(SECOND);
     assert!(scope.waits(WaitReason::Retry) <= SECOND);
 }
@@ -212,7 +212,7 @@ fn pause_gives_a_list_up() {
     let mut scope = Scope::unknown();
     let key = scope.begin_list(&[]);
     scope.machine.pause(scope.now);
-    assert_eq!(scope.machine.action(), Action::Wait(WaitReason::Paused));
+    assert_eq!(scope.machine.action(), ScopeAction::Wait(WaitReason::Paused));
     assert_eq!((scope.machine.next_tick(), scope.machine.is_listing()), (None, false));
     assert_eq!(scope.page_end("10", None), PageStep::Ignored);
     scope.machine.unpause(scope.now);
@@ -225,7 +225,7 @@ fn late_basis_of_another_sync_is_ignored() {
     scope.begin_sync();
     scope.machine.basis_row("other", "shop", "a", "uid-a", "1").unwrap();
     scope.machine.basis_end("other", scope.now);
-    assert_eq!(scope.machine.action(), Action::AwaitBasis);
+    assert_eq!(scope.machine.action(), ScopeAction::AwaitBasis);
     scope.machine.basis_end("sync-1", scope.now);
     assert_eq!(scope.complete("1").leftover.len(), 0);
 }

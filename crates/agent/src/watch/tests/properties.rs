@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 enum Response {
     Page {
-        items: VecDeque<Identity>,
+        items: VecDeque<ObjectIdentity>,
         version: u64,
         token: Option<String>,
     },
@@ -69,7 +69,7 @@ enum Response {
 /// The receiver: what SQL has.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Receiver {
-    rows: BTreeMap<String, Identity>,
+    rows: BTreeMap<String, ObjectIdentity>,
     /// `None`: the scope must be listed.
     checkpoint: Option<String>,
     sync_key: Option<String>,
@@ -189,20 +189,20 @@ impl World {
     fn drive(&mut self) {
         let action = self.machine.action();
         let attempt = match &action {
-            Action::ListPage(request) => Some(request.attempt),
-            Action::Watch(request) => Some(request.attempt),
-            Action::CheckVersion(attempt) => Some(*attempt),
+            ScopeAction::ListPage(request) => Some(request.attempt),
+            ScopeAction::Watch(request) => Some(request.attempt),
+            ScopeAction::CheckVersion(attempt) => Some(*attempt),
             _ => None,
         };
         if self.response.as_ref().map(|(number, _)| *number) != attempt {
             self.response = None;
         }
         match (action, self.response.take()) {
-            (Action::Wait(_) | Action::AwaitBasis, _) => {}
-            (Action::BeginSync, _) => self.begin_sync(),
-            (Action::ListPage(request), None) => self.list(&request),
-            (Action::Watch(request), None) => self.watch(&request),
-            (Action::CheckVersion(_), None) => {
+            (ScopeAction::Wait(_) | ScopeAction::AwaitBasis, _) => {}
+            (ScopeAction::BeginSync, _) => self.begin_sync(),
+            (ScopeAction::ListPage(request), None) => self.list(&request),
+            (ScopeAction::Watch(request), None) => self.watch(&request),
+            (ScopeAction::CheckVersion(_), None) => {
                 if !self.is_refused() {
                     self.machine.version_checked(&self.cluster.version.to_string(), self.now);
                 }
@@ -218,7 +218,7 @@ impl World {
         self.receiver.checkpoint = None;
         self.receiver.sync_key = Some(key.clone());
         for row in self.receiver.rows.values() {
-            let Identity { namespace, name, uid, resource_version } = row;
+            let ObjectIdentity { namespace, name, uid, resource_version } = row;
             self.machine.basis_row(&key, namespace, name, uid, resource_version).unwrap();
         }
         self.machine.basis_end(&key, self.now);
@@ -344,14 +344,14 @@ impl World {
         self.machine.unpause(self.now);
         for _ in 0..400 {
             self.drive();
-            if let Action::Wait(_) = self.machine.action() {
+            if let ScopeAction::Wait(_) = self.machine.action() {
                 self.pass(SECOND);
             }
         }
     }
 
     fn assert_equal(&self) {
-        assert!(matches!(self.machine.action(), Action::Watch(_)), "{:?}", self.machine.action());
+        assert!(matches!(self.machine.action(), ScopeAction::Watch(_)), "{:?}", self.machine.action());
         assert_eq!(self.receiver.rows, self.cluster.objects);
         assert_eq!(self.machine.watched_version(), Some(self.cluster.version.to_string().as_str()));
     }
@@ -382,8 +382,8 @@ proptest! {
         // Silence is noticed within minutes, and what a restored cluster does again within an audit.
         world.pass(80 * MINUTE);
         world.settle();
-        prop_assert!(matches!(world.machine.action(), Action::Watch(_)));
-        let names = |rows: &BTreeMap<String, Identity>| -> Vec<_> {
+        prop_assert!(matches!(world.machine.action(), ScopeAction::Watch(_)));
+        let names = |rows: &BTreeMap<String, ObjectIdentity>| -> Vec<_> {
             rows.values().map(|object| (object.name.clone(), object.uid.clone())).collect()
         };
         prop_assert_eq!(names(&world.receiver.rows), names(&world.cluster.objects));

@@ -7,7 +7,7 @@ use crate::scrub::Exclusion;
 fn event_is_queued_and_its_version_is_where_the_watch_goes_on() {
     let mut scope = Scope::watching();
     assert_eq!(scope.modified("a", "101"), ObjectStep::Upsert);
-    let deleted = scope.machine.object(Change::Deleted, &object("a", "102"), None, scope.now);
+    let deleted = scope.machine.object(WatchEventType::Deleted, &object("a", "102"), None, scope.now);
     assert_eq!(deleted, ObjectStep::Delete);
     scope.sleep(5 * MINUTE);
     scope.machine.watch_ended(scope.now);
@@ -54,9 +54,9 @@ fn stored_version_is_checked_until_the_cluster_has_answered() {
     scope.broken();
     let wait = scope.waits(WaitReason::Retry);
     scope.pass(wait);
-    let Action::CheckVersion(before) = scope.machine.action() else { panic!("no check") };
+    let ScopeAction::CheckVersion(before) = scope.machine.action() else { panic!("no check") };
     scope.machine.reconnect(scope.now);
-    assert!(matches!(scope.machine.action(), Action::CheckVersion(attempt) if attempt > before));
+    assert!(matches!(scope.machine.action(), ScopeAction::CheckVersion(attempt) if attempt > before));
     scope.machine.pause(scope.now);
     scope.machine.unpause(scope.now);
     // What a watch says is none of its answers.
@@ -70,7 +70,7 @@ fn stored_version_is_checked_until_the_cluster_has_answered() {
 fn check_whose_answer_does_not_come_is_given_up_after_a_minute() {
     let mut scope = Scope::resuming();
     scope.pass(59 * SECOND);
-    assert!(matches!(scope.machine.action(), Action::CheckVersion(_)));
+    assert!(matches!(scope.machine.action(), ScopeAction::CheckVersion(_)));
     scope.pass(SECOND);
     assert!(scope.waits(WaitReason::Retry) <= SECOND);
 }
@@ -94,11 +94,11 @@ fn object_that_is_left_out_from_now_on_loses_its_row() {
     let mut scope = Scope::watching();
     let mut step =
         |change, excluded| scope.machine.object(change, &object("a", "101"), Some(excluded), scope.now);
-    assert_eq!(step(Change::Modified, Exclusion::Ignored), ObjectStep::Delete);
-    assert_eq!(step(Change::Modified, Exclusion::NotSpinnakerManaged), ObjectStep::Delete);
-    assert_eq!(step(Change::Deleted, Exclusion::Ignored), ObjectStep::Delete);
-    assert_eq!(step(Change::Added, Exclusion::Ignored), ObjectStep::Skip);
-    assert_eq!(step(Change::Modified, Exclusion::OmittedNamespace), ObjectStep::Skip);
+    assert_eq!(step(WatchEventType::Modified, Exclusion::Ignored), ObjectStep::Delete);
+    assert_eq!(step(WatchEventType::Modified, Exclusion::NotSpinnakerManaged), ObjectStep::Delete);
+    assert_eq!(step(WatchEventType::Deleted, Exclusion::Ignored), ObjectStep::Delete);
+    assert_eq!(step(WatchEventType::Added, Exclusion::Ignored), ObjectStep::Skip);
+    assert_eq!(step(WatchEventType::Modified, Exclusion::OmittedNamespace), ObjectStep::Skip);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn version_without_an_event_is_queued_once_a_minute() {
 #[test]
 fn event_that_is_left_out_moves_the_version() {
     let mut scope = Scope::watching();
-    scope.machine.object(Change::Added, &object("a", "101"), Some(Exclusion::Ignored), scope.now);
+    scope.machine.object(WatchEventType::Added, &object("a", "101"), Some(Exclusion::Ignored), scope.now);
     assert_eq!(scope.pass(MINUTE), ["101"]);
 }
 
@@ -192,7 +192,7 @@ fn version_that_expires_again_and_again_takes_its_time() {
     scope.machine.watch_opened(scope.now);
     scope.modified("a", "201");
     scope.status(410);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -201,10 +201,10 @@ fn paused_watch_goes_on_from_its_version() {
     scope.modified("a", "101");
     scope.machine.pause(scope.now);
     scope.machine.pause(scope.now);
-    assert_eq!(scope.machine.action(), Action::Wait(WaitReason::Paused));
+    assert_eq!(scope.machine.action(), ScopeAction::Wait(WaitReason::Paused));
     assert_eq!(scope.modified("b", "102"), ObjectStep::Skip);
     scope.pass(10 * 60 * MINUTE);
-    assert_eq!(scope.machine.action(), Action::Wait(WaitReason::Paused));
+    assert_eq!(scope.machine.action(), ScopeAction::Wait(WaitReason::Paused));
     scope.machine.unpause(scope.now);
     scope.watch_version("101");
 }
@@ -219,7 +219,7 @@ fn version_that_expired_in_a_pause_is_listed_within_30_seconds() {
     let wait = scope.waits(WaitReason::Spread);
     assert!(wait <= 30 * SECOND);
     scope.pass(wait);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn silence_of_three_minutes_is_followed_by_a_list() {
     scope.pass(179 * SECOND);
     scope.watch_version("100");
     scope.pass(SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn silence_counts_over_watches_that_end_as_they_should() {
     scope.check_version("100");
     scope.machine.watch_opened(scope.now);
     scope.pass(80 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -262,12 +262,12 @@ fn server_without_bookmarks_is_listed_at_growing_intervals() {
     let mut intervals = Vec::new();
     for _ in 0..5 {
         let since = scope.now;
-        while scope.machine.action() != Action::BeginSync {
+        while scope.machine.action() != ScopeAction::BeginSync {
             scope.pass(SECOND);
-            if matches!(scope.machine.action(), Action::CheckVersion(_)) {
+            if matches!(scope.machine.action(), ScopeAction::CheckVersion(_)) {
                 scope.check_version("100");
             }
-            if matches!(scope.machine.action(), Action::Watch(_)) {
+            if matches!(scope.machine.action(), ScopeAction::Watch(_)) {
                 scope.machine.watch_opened(scope.now);
                 // The server ends the watch in time.
                 if (scope.now - since).as_secs() % 240 == 239 {
@@ -283,7 +283,7 @@ fn server_without_bookmarks_is_listed_at_growing_intervals() {
     assert_eq!(intervals, [3, 6, 12, 24, 24]);
     scope.modified("a", "101");
     scope.pass(180 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn watch_is_given_up_15_seconds_after_its_duration_if_no_byte_comes() {
     // Blank lines are bytes, but no events: they do not hide that the watch is silent.
     scope.machine.progress(scope.now);
     scope.pass(180 * SECOND);
-    assert_eq!(scope.machine.action(), Action::BeginSync);
+    assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
     assert!(scope.now < since + limit);
 }
 
@@ -305,7 +305,7 @@ fn watch_whose_response_does_not_begin_is_given_up_after_a_minute() {
     scope.machine.watch_ended(scope.now);
     scope.check_version("100");
     scope.pass(59 * SECOND);
-    assert!(matches!(scope.machine.action(), Action::Watch(_)));
+    assert!(matches!(scope.machine.action(), ScopeAction::Watch(_)));
     scope.pass(SECOND);
     assert!(scope.waits(WaitReason::Retry) <= SECOND);
 }
@@ -319,12 +319,12 @@ fn watched_scope_is_listed_every_six_hours_or_so() {
         scope.machine = ScopeWatch::new(timing, start, seed, scope.now);
         scope.check_version("100");
         let since = scope.now;
-        while matches!(scope.machine.action(), Action::Watch(_)) {
+        while matches!(scope.machine.action(), ScopeAction::Watch(_)) {
             scope.machine.watch_opened(scope.now);
             scope.machine.bookmark("100", scope.now);
             scope.pass(MINUTE);
         }
-        assert_eq!(scope.machine.action(), Action::BeginSync);
+        assert_eq!(scope.machine.action(), ScopeAction::BeginSync);
         let hours = (scope.now - since).as_secs_f64() / 3600.0;
         assert!((4.8..7.3).contains(&hours), "{hours}");
     }

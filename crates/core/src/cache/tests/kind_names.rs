@@ -2,11 +2,11 @@
 
 use super::texts;
 use crate::cache::findings::{Finding, Setting};
-use crate::cache::kind_names::{KindName, KindNames};
-use crate::cache::native::{DOCUMENTED_KINDS, kind_name, native_kind};
+use crate::cache::kind_names::{KindNames, KindSelector};
+use crate::cache::native::{DEFAULT_KINDS, kind_name, native_kind};
 
 fn names(text: &str, group: &str, kind: &str) -> bool {
-    KindName::parse(text).expect("a kind").names(group, kind)
+    KindSelector::parse(text).expect("a kind").names(group, kind)
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn rows_have_clouddrivers_text_of_a_kind() {
 
 #[test]
 fn each_documented_kind_is_native() {
-    for kind in DOCUMENTED_KINDS {
+    for kind in DEFAULT_KINDS {
         assert!(native_kind(kind).is_some(), "{kind}");
     }
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::cache::keys::{MAX_ID_CHARS, ScopeKey, object_id};
 use crate::cache::rules::MAX_SCOPES;
-use crate::cache::rules::{AccountRules, CacheSettings, OperatorRules, to_wire};
+use crate::cache::rules::{AccountRules, OperatorRuleFields, OperatorRules, to_wire};
 use crate::cache::selection::{ServedKind, select};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::KubesvcAccountSpec;
@@ -62,7 +62,7 @@ prop_compose! {
 prop_compose! {
     fn operator()(all in prop::bool::weighted(0.3), kinds in prop::option::of(names()),
                   defaults in prop::option::of(names()), omitted in names()) -> OperatorRules {
-        OperatorRules::read(&CacheSettings {
+        OperatorRules::read(&OperatorRuleFields {
             cache_all: all,
             cache_kinds: kinds.as_deref(),
             cache_defaults: defaults.as_deref(),

@@ -7,7 +7,7 @@ use super::{
 use crate::cache::left_out::{LeftOut, Why};
 use crate::cache::object_filter::ObjectFilter;
 use crate::cache::rules::MAX_SCOPES;
-use crate::cache::rules::{AccountRules, CacheSettings, OperatorRules};
+use crate::cache::rules::{AccountRules, OperatorRuleFields, OperatorRules};
 use crate::cache::selection::{ServedKind, select};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::Scope;
@@ -91,8 +91,11 @@ fn omitted_kinds_are_left_out_with_the_setting() {
 fn kinds_that_an_account_names_and_a_list_omits_are_told() {
     let told = |kinds: &[&str], omitted: &[&str]| -> Vec<String> {
         let omitted = texts(omitted);
-        let settings =
-            CacheSettings { cache_all: true, cache_omit_kinds: &omitted, ..CacheSettings::default() };
+        let settings = OperatorRuleFields {
+            cache_all: true,
+            cache_omit_kinds: &omitted,
+            ..OperatorRuleFields::default()
+        };
         let selection = select(&cluster(), &OperatorRules::read(&settings).0, &naming(kinds));
         let told = selection.left_out.iter().filter(|left_out| !left_out.is_expected());
         told.map(ToString::to_string).collect()

@@ -4,7 +4,8 @@ use super::{account, checked_account, exposed, operator_all, operator_named, ope
 use crate::cache::classes::KindClasses;
 use crate::cache::findings::{Finding, Setting};
 use crate::cache::rules::{
-    AccountRules, CacheSettings, ChosenKinds, DEFAULT_AUDIT_MS, Namespaces, OperatorRules, audit_ms, to_wire,
+    AccountRules, ChosenKinds, DEFAULT_AUDIT_MS, Namespaces, OperatorRuleFields, OperatorRules, audit_ms,
+    to_wire,
 };
 use crate::spec::{CustomResourceTreatment, KubesvcAccountSpec, Scope, SpinnakerKind};
 use crate::wire::ops;
@@ -67,12 +68,17 @@ fn an_account_that_resumes_nothing_is_not_sent_the_default() {
 fn cache_kinds_come_before_cache_defaults_and_an_empty_list_is_set() {
     let (kinds, defaults) = (texts(&["Pod"]), texts(&["Job"]));
     let read = |cache_kinds, cache_defaults| {
-        OperatorRules::read(&CacheSettings { cache_kinds, cache_defaults, ..CacheSettings::default() }).0
+        OperatorRules::read(&OperatorRuleFields {
+            cache_kinds,
+            cache_defaults,
+            ..OperatorRuleFields::default()
+        })
+        .0
     };
     let both = read(Some(kinds.as_slice()), Some(defaults.as_slice()));
     assert!(both.allows("", "Pod") && !both.allows("batch", "Job"));
     assert!(read(None, Some(defaults.as_slice())).allows("batch", "Job"));
-    assert_eq!(read(None, None).chosen(), &ChosenKinds::Documented);
+    assert_eq!(read(None, None).chosen(), &ChosenKinds::Default);
     assert!(
         !read(Some(&[]), Some(defaults.as_slice())).allows("batch", "Job"),
         "an empty list caches nothing"
@@ -82,8 +88,11 @@ fn cache_kinds_come_before_cache_defaults_and_an_empty_list_is_set() {
 #[test]
 fn contradictions_of_the_operator_are_found() {
     let (kinds, omitted) = (texts(&["Pod", "deploy", "Job.batch"]), texts(&["deployment", "Job.other.io"]));
-    let settings =
-        CacheSettings { cache_kinds: Some(&kinds), cache_omit_kinds: &omitted, ..CacheSettings::default() };
+    let settings = OperatorRuleFields {
+        cache_kinds: Some(&kinds),
+        cache_omit_kinds: &omitted,
+        ..OperatorRuleFields::default()
+    };
     let (rules, findings) = OperatorRules::read(&settings);
     let messages: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -94,7 +103,7 @@ fn contradictions_of_the_operator_are_found() {
         ]
     );
     assert!(!rules.allows("apps", "Deployment") && rules.allows("batch", "Job"));
-    let (rules, findings) = OperatorRules::read(&CacheSettings { cache_all: true, ..settings });
+    let (rules, findings) = OperatorRules::read(&OperatorRuleFields { cache_all: true, ..settings });
     assert_eq!(rules.chosen(), &ChosenKinds::All);
     assert!(
         matches!(findings.as_slice(), [Finding::NoEffect { setting: Setting::CacheKinds, .. }]),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{ApiAnswer, Run, answer, deploy, refusal, start};
-use crate::operations::{ApplySettings, KindApplySettings, Preference, StartError};
+use crate::operations::{ApplySettings, KindApplySettings, NotStarted, Preference};
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const WEB: &str = "/apis/apps/v1/namespaces/n/deployments/web";
@@ -257,7 +257,7 @@ fn generated_name_is_created_and_never_merged() {
 #[test]
 fn force_without_a_server_side_apply_is_refused() {
     let text = deploy(&web("1"), "force: true");
-    assert!(matches!(start(&text, false, &ApplySettings::default()), Err(StartError::Invalid(_))));
+    assert!(matches!(start(&text, false, &ApplySettings::default()), Err(NotStarted::Invalid(_))));
 }
 
 #[test]
@@ -521,12 +521,12 @@ fn dry_run_is_on_every_write() {
 #[test]
 fn kind_that_is_not_known_is_read_and_then_missing() {
     let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}});
-    let Err(StartError::Read(request)) = start(&deploy(&widget, ""), false, &ApplySettings::default()) else {
+    let Err(NotStarted::Read(request)) = start(&deploy(&widget, ""), false, &ApplySettings::default()) else {
         unreachable!("it is not known")
     };
     assert_eq!(request.target, "/apis/example.com/v1");
     let unserved = json!({"apiVersion": "apps/v1", "kind": "Widget", "metadata": {"name": "w"}});
-    let Err(StartError::Failed(outcome)) = start(&deploy(&unserved, ""), false, &ApplySettings::default())
+    let Err(NotStarted::Failed(outcome)) = start(&deploy(&unserved, ""), false, &ApplySettings::default())
     else {
         unreachable!("the list was read by this operation")
     };

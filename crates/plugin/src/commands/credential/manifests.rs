@@ -98,7 +98,7 @@ impl Manifest {
 
 /// What the target cluster is to have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Grant<'a> {
+pub(super) struct CredentialRights<'a> {
     /// Name of the credential.
     pub(super) credential: &'a str,
     pub(super) preset: Preset,
@@ -108,7 +108,7 @@ pub(super) struct Grant<'a> {
     pub(super) home: &'a str,
 }
 
-impl Grant<'_> {
+impl CredentialRights<'_> {
     /// Name of each object in the target cluster.
     pub(super) fn name(&self) -> String {
         format!("kubesvc-{}", self.credential)

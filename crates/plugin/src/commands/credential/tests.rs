@@ -2,10 +2,10 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::config::Cluster;
 use serde_json::json;
 
-use super::manifests::{Grant, Preset, kubeconfig, secret};
+use super::manifests::{CredentialRights, Preset, kubeconfig, secret};
 
-fn grant<'a>(preset: Preset, namespaces: &'a [String]) -> Grant<'a> {
-    Grant { credential: "prod", preset, namespaces, home: "kubesvc" }
+fn grant<'a>(preset: Preset, namespaces: &'a [String]) -> CredentialRights<'a> {
+    CredentialRights { credential: "prod", preset, namespaces, home: "kubesvc" }
 }
 
 fn rules(preset: Preset) -> Vec<PolicyRule> {
@@ -28,8 +28,9 @@ fn view_changes_nothing_and_deploy_adds_to_it() {
 #[test]
 fn rights_in_namespaces_need_no_right_in_the_cluster() {
     let namespaces = ["a".to_owned(), "b".to_owned()];
-    let kinds =
-        |grant: Grant<'_>| grant.manifests().into_iter().map(|one| one.resource.kind).collect::<Vec<_>>();
+    let kinds = |grant: CredentialRights<'_>| {
+        grant.manifests().into_iter().map(|one| one.resource.kind).collect::<Vec<_>>()
+    };
     assert_eq!(kinds(grant(Preset::Deploy, &[])), ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"]);
     let limited = grant(Preset::Deploy, &namespaces);
     assert_eq!(kinds(limited), ["ServiceAccount", "Role", "RoleBinding", "Role", "RoleBinding"]);

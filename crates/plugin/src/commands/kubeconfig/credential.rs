@@ -17,7 +17,7 @@ const USER_PREFIX: &str = "kubesvc:";
 
 /// Whose credential a kubeconfig has.
 #[derive(Clone, Debug)]
-pub(super) enum Credential {
+pub(super) enum KubeconfigUser {
     /// The caller's own, as the kubeconfig has it.
     Own,
     /// A token of a service account: its name, and when it expires.
@@ -28,7 +28,7 @@ pub(super) enum Credential {
     TokenFile(String),
 }
 
-impl Credential {
+impl KubeconfigUser {
     /// Has the API server make a token of a service account, `NAME` or `NAMESPACE/NAME`.
     pub(super) async fn of_service_account(
         session: &ApiSession,

@@ -4,7 +4,7 @@ use kubesvc_runtime::terminal::{format, text};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
-use super::credential::Credential;
+use super::credential::KubeconfigUser;
 use super::{AddressArguments, OutputFormat};
 use crate::account_kubeconfig::{Door, NamedAccount};
 use crate::arguments::CommandError;
@@ -26,7 +26,7 @@ const CLOUDDRIVER_FIELDS: [&str; 10] = [
 
 /// What the output is made of.
 pub(super) struct About<'a> {
-    pub(super) credential: &'a Credential,
+    pub(super) credential: &'a KubeconfigUser,
     pub(super) address: &'a AddressArguments,
     pub(super) door: &'a Door,
 }

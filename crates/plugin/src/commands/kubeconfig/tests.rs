@@ -1,7 +1,7 @@
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
 use serde_json::{Value, json};
 
-use super::credential::Credential;
+use super::credential::KubeconfigUser;
 use super::formats::{About, render};
 use super::{AddressArguments, OutputFormat, commented, https};
 use crate::account_api::AccountKey;
@@ -99,7 +99,7 @@ fn entries_are_named_as_objects_with_the_namespace_where_it_is_needed() {
 fn rendered(
     output: OutputFormat,
     door: &Door,
-    credential: &Credential,
+    credential: &KubeconfigUser,
     address: &AddressArguments,
 ) -> String {
     let spec = json!({"kubeconfig": {"serviceAccount": true}, "accountName": "Prod one",
@@ -110,7 +110,7 @@ fn rendered(
 
 #[test]
 fn argo_cd_is_given_a_cluster_secret() {
-    let credential = Credential::ServiceAccount {
+    let credential = KubeconfigUser::ServiceAccount {
         name: "argocd/kubesvc".to_owned(),
         token: "t".to_owned().into(),
         expires: "2027-01-01T00:00:00Z".to_owned(),
@@ -136,7 +136,7 @@ fn argo_cd_is_given_a_cluster_secret() {
 
 #[test]
 fn flux_is_given_a_secret_with_a_kubeconfig() {
-    let text = rendered(OutputFormat::Flux, &door(), &Credential::Own, &AddressArguments::default());
+    let text = rendered(OutputFormat::Flux, &door(), &KubeconfigUser::Own, &AddressArguments::default());
     assert!(text.contains("# spec.kubeConfig.secretRef.name: kubesvc-prod"), "{text}");
     assert!(text.contains("# The credential is your own"), "{text}");
     let secret: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -153,7 +153,7 @@ fn clouddriver_is_given_accounts_with_their_settings() {
     };
     let address =
         AddressArguments { gateway: Some("https://g:6443".to_owned()), ..AddressArguments::default() };
-    let credential = Credential::TokenFile("/var/token".to_owned());
+    let credential = KubeconfigUser::TokenFile("/var/token".to_owned());
     let text = rendered(OutputFormat::Clouddriver, &door, &credential, &address);
     assert!(!text.contains("rather give --gateway"), "it is given: {text}");
     let settings: Value = serde_saphyr::from_str(&text).expect("YAML");

@@ -25,7 +25,7 @@ pub(super) struct Item {
 
 /// What the cluster has of kubesvc.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct InstalledObjects {
     pub(super) definitions: Vec<Item>,
     pub(super) accounts: Vec<Item>,
     /// Agents that are connected, from here or from other clusters.
@@ -45,7 +45,7 @@ pub(super) struct Found {
     pub(super) unknown: Vec<String>,
 }
 
-impl Found {
+impl InstalledObjects {
     fn has_operator(&self) -> bool {
         self.operators.iter().any(|operator| operator.is_serving)
     }
@@ -66,7 +66,7 @@ impl Found {
 }
 
 /// The report, line by line.
-pub(super) fn report(found: &Found) -> Vec<String> {
+pub(super) fn report(found: &InstalledObjects) -> Vec<String> {
     if found.is_empty() && found.unknown.is_empty() {
         return vec!["Nothing of kubesvc is in this cluster.".to_owned()];
     }
@@ -90,7 +90,7 @@ pub(super) fn report(found: &Found) -> Vec<String> {
 }
 
 /// What waits for something that may never happen.
-fn hanging(found: &Found) -> Vec<String> {
+fn hanging(found: &InstalledObjects) -> Vec<String> {
     let mut lines = Vec::new();
     let kept = found.kept();
     let deleted: Vec<_> = kept.iter().filter(|account| account.is_being_deleted).collect();
@@ -141,7 +141,7 @@ fn hanging(found: &Found) -> Vec<String> {
 }
 
 /// What is to be done, in order: a sentence, and commands.
-fn steps(found: &Found) -> Vec<(String, Vec<String>)> {
+fn steps(found: &InstalledObjects) -> Vec<(String, Vec<String>)> {
     let mut steps = Vec::new();
     let removal = |kind, of: &[Item]| of.iter().map(|item| remove(kind, item)).collect();
     if !found.agent_workloads.is_empty() || !found.agents.is_empty() {
@@ -200,7 +200,7 @@ fn remove(kind: &str, Item { namespace, name, release, .. }: &Item) -> String {
     }
 }
 
-fn remove_accounts(found: &Found) -> Option<(String, Vec<String>)> {
+fn remove_accounts(found: &InstalledObjects) -> Option<(String, Vec<String>)> {
     if found.has_operator() {
         let delete =
             |namespace| format!("kubectl delete kubesvcaccounts --all --namespace {namespace} --timeout=2m");
@@ -266,36 +266,40 @@ mod tests {
         Item { namespace, name, is_serving, release: Some("kubesvc".to_owned()), ..Item::default() }
     }
 
-    fn text(found: &Found) -> String {
+    fn text(found: &InstalledObjects) -> String {
         report(found).join("\n")
     }
 
     #[test]
     fn rights_and_leases_that_are_left_are_removed_by_label() {
-        let found = Found { cluster_roles: 5, leases: ["kubesvc".to_owned()].into(), ..Found::default() };
+        let found = InstalledObjects {
+            cluster_roles: 5,
+            leases: ["kubesvc".to_owned()].into(),
+            ..InstalledObjects::default()
+        };
         let said = text(&found);
         for command in
             ["kubectl delete clusterroles,clusterrolebindings ", "kubectl delete leases --namespace kubesvc "]
         {
             assert!(said.contains(command), "{said}");
         }
-        let with_release = text(&Found { operators: vec![operator(true)], ..found });
+        let with_release = text(&InstalledObjects { operators: vec![operator(true)], ..found });
         assert!(!with_release.contains("clusterroles"), "the release removes them:\n{with_release}");
     }
 
     #[test]
     fn an_empty_cluster_has_nothing_to_remove() {
-        assert_eq!(text(&Found::default()), "Nothing of kubesvc is in this cluster.");
+        assert_eq!(text(&InstalledObjects::default()), "Nothing of kubesvc is in this cluster.");
     }
 
     #[test]
     fn everything_is_removed_from_the_agents_to_the_definitions() {
-        let found = Found {
+        let found = InstalledObjects {
             definitions: definitions(false),
             accounts: vec![account("prod", false)],
             agents: vec![Item { name: "worker".to_owned(), ..operator(true) }],
             operators: vec![operator(true)],
-            ..Found::default()
+            ..InstalledObjects::default()
         };
         let text = text(&found);
         assert!(text.starts_with("Nothing hangs."), "{text}");
@@ -317,12 +321,12 @@ mod tests {
     #[test]
     fn the_wrong_order_is_explained_and_has_a_way_out() {
         for operators in [Vec::new(), vec![operator(false)]] {
-            let found = Found {
+            let found = InstalledObjects {
                 definitions: definitions(true),
                 accounts: vec![account("a", true), account("b", true)],
                 ending_namespaces: vec!["spin".to_owned(), "other".to_owned()],
                 operators,
-                ..Found::default()
+                ..InstalledObjects::default()
             };
             let text = text(&found);
             for part in [
@@ -340,8 +344,11 @@ mod tests {
 
     #[test]
     fn accounts_of_a_namespace_that_stays_are_deleted_by_an_operator_that_is_installed_again() {
-        let found =
-            Found { definitions: definitions(true), accounts: vec![account("a", true)], ..Found::default() };
+        let found = InstalledObjects {
+            definitions: definitions(true),
+            accounts: vec![account("a", true)],
+            ..InstalledObjects::default()
+        };
         let said = text(&found);
         assert!(
             said.contains("1. 1 account that no operator releases. Install the operator again"),
@@ -353,7 +360,11 @@ mod tests {
     fn an_account_with_a_finalizer_of_somebody_else_hangs() {
         let other_finalizers = vec!["example.com/hold".to_owned()];
         let held = Item { has_finalizer: false, other_finalizers, ..account("a", true) };
-        let said = text(&Found { definitions: definitions(false), accounts: vec![held], ..Found::default() });
+        let said = text(&InstalledObjects {
+            definitions: definitions(false),
+            accounts: vec![held],
+            ..InstalledObjects::default()
+        });
         assert!(said.contains("account spin/a stays for finalizers of others: example.com/hold"), "{said}");
     }
 
@@ -362,8 +373,11 @@ mod tests {
         let gateway = |is_serving| {
             Some(Item { name: "v1alpha1.proxy.kubesvc.io".to_owned(), is_serving, ..Item::default() })
         };
-        let mut found =
-            Found { gateway: gateway(false), ending_namespaces: vec!["spin".to_owned()], ..Found::default() };
+        let mut found = InstalledObjects {
+            gateway: gateway(false),
+            ending_namespaces: vec!["spin".to_owned()],
+            ..InstalledObjects::default()
+        };
         let lost = text(&found);
         for part in [
             "APIService v1alpha1.proxy.kubesvc.io has no operator behind it: namespaces stay Terminating: spin",
@@ -388,8 +402,10 @@ mod tests {
 
     #[test]
     fn what_the_user_may_not_list_is_named() {
-        let found =
-            Found { unknown: vec!["deployments: you may not list them".to_owned()], ..Found::default() };
+        let found = InstalledObjects {
+            unknown: vec!["deployments: you may not list them".to_owned()],
+            ..InstalledObjects::default()
+        };
         assert_eq!(
             text(&found),
             "Nothing hangs.
@@ -402,7 +418,8 @@ Not known:
     #[test]
     fn long_lists_are_cut() {
         let accounts = (0..1000).map(|n| account(&format!("a{n}"), true)).collect();
-        let found = Found { definitions: definitions(false), accounts, ..Found::default() };
+        let found =
+            InstalledObjects { definitions: definitions(false), accounts, ..InstalledObjects::default() };
         let text = text(&found);
         assert!(text.contains("and 995 more") && text.len() < 2000, "{text}");
     }

@@ -126,7 +126,7 @@ pub(super) fn notes(v: &Values) -> Result<Vec<String>, ConfigProblem> {
 fn rules(v: &Values) -> Result<(OperatorRules, Vec<Finding>), ConfigProblem> {
     let (defaults, kinds) = (v.optional_list(CACHE_DEFAULTS)?, v.optional_list(CACHE_KINDS)?);
     let omitted = v.list(CACHE_OMIT_KINDS)?;
-    Ok(OperatorRules::read(&rules::CacheSettings {
+    Ok(OperatorRules::read(&rules::OperatorRuleFields {
         cache_all: v.boolean(CACHE_ALL)?,
         cache_defaults: defaults.as_deref(),
         cache_kinds: kinds.as_deref(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Files, error, operator};
-use crate::config::{Program, UnknownKeys, load_agent, load_operator, yaml};
+use crate::config::{SettingsProgram, UnknownKeys, load_agent, load_operator, yaml};
 
 #[test]
 fn malformed_files_are_refused_with_file_and_line() {
@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_loader_panic(text in yamlish(), warn in any::<bool>()) {
         let unknown = if warn { UnknownKeys::Warn } else { UnknownKeys::Error };
-        for program in [Program::Operator, Program::Agent] {
+        for program in [SettingsProgram::Operator, SettingsProgram::Agent] {
             let mut values = super::super::Values::new(program.spec());
             let file: Arc<str> = "c.yml".into();
             match yaml::parse(&file, &text) {
@@ -219,10 +219,10 @@ proptest! {
                     prop_assert_eq!(values.finish().is_ok(), sound);
                     if sound {
                         let built = match program {
-                            Program::Operator => super::super::operator::build(&values)
+                            SettingsProgram::Operator => super::super::operator::build(&values)
                                 .map(|_| ())
                                 .map_err(|problem| problem.to_string()),
-                            Program::Agent => super::super::agent::build(&values)
+                            SettingsProgram::Agent => super::super::agent::build(&values)
                                 .map(|_| ())
                                 .map_err(|problems| problems.to_string()),
                         };

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::{
-    AccountStore, Assignment, AssignmentChanges, AssignmentStore, Changes, Fence, FenceStore, ForeignRow,
-    HandSettlement, Malformed, NamespaceList, NamespaceStore, OpenOperation, OperationChanges,
+    AccountChanges, AccountStore, Assignment, AssignmentChanges, AssignmentStore, Fence, FenceStore,
+    ForeignRow, HandSettlement, Malformed, NamespaceList, NamespaceStore, OpenOperation, OperationChanges,
     OperationRecord, OperationStore, Overdue, RaiseOutcome, Store, StoreError, StoredAccounts, StoredFence,
     Term, TermStore, column_limits,
 };
@@ -22,7 +22,7 @@ pub(super) struct Fake {
     pub(super) table: Mutex<BTreeMap<String, AccountRow>>,
     pub(super) malformed: Mutex<Vec<Malformed>>,
     /// What was asked to be written, also if it failed.
-    pub(super) writes: Mutex<Vec<Changes>>,
+    pub(super) writes: Mutex<Vec<AccountChanges>>,
     pub(super) commits: AtomicUsize,
     pub(super) reads: AtomicUsize,
     /// Nothing works.
@@ -89,7 +89,7 @@ impl Fake {
 
 #[async_trait]
 impl AccountStore for Fake {
-    async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+    async fn write(&self, changes: &AccountChanges) -> Result<(), StoreError> {
         self.gate.acquire().await.map_err(StoreError::unavailable)?.forget();
         self.writes.lock().push(changes.clone());
         self.answers()?;

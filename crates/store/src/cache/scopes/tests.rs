@@ -34,16 +34,20 @@ fn problem(text: Option<&str>) -> ScopeChange {
     ScopeChange::Problem { scope: key(), problem: text.map(str::to_owned) }
 }
 
-fn apply(before: Option<Scope>, writer: ScopeWriter<'_>, changes: &[ScopeChange]) -> Option<Scope> {
-    changes.iter().fold(before, |scope, change| Scope::apply(scope, change, writer))
+fn apply(
+    before: Option<FencedScope>,
+    writer: ScopeWriter<'_>,
+    changes: &[ScopeChange],
+) -> Option<FencedScope> {
+    changes.iter().fold(before, |scope, change| FencedScope::apply(scope, change, writer))
 }
 
 /// A scope that was listed once: shape `s`, filter `f`, version 7, five objects.
-fn listed() -> Option<Scope> {
+fn listed() -> Option<FencedScope> {
     apply(None, OURS, &[added("s", "f"), sync_started("k"), synced("k", "7", 5)])
 }
 
-fn checkpoint_of(scope: Option<&Scope>) -> Option<&str> {
+fn checkpoint_of(scope: Option<&FencedScope>) -> Option<&str> {
     scope.and_then(|scope| scope.stored.resource_version.as_deref())
 }
 
@@ -156,8 +160,8 @@ proptest! {
         let mut scope = None;
         for (ours, change) in changes {
             let writer = ScopeWriter { account_uid: if ours { "uid-1" } else { "uid-2" }, ..OURS };
-            let before: Option<Scope> = scope.clone();
-            scope = Scope::apply(scope, &change, writer);
+            let before: Option<FencedScope> = scope.clone();
+            scope = FencedScope::apply(scope, &change, writer);
             let Some(scope) = &scope else { continue };
             prop_assert_eq!(
                 scope.stored.resource_version.is_some(),
@@ -170,7 +174,7 @@ proptest! {
                 if before.as_ref().and_then(|one| one.sync_key.as_deref()) == Some(sync_key));
             prop_assert!(scope.stored.resource_version.is_none() || had || ended);
             // The same change again changes nothing.
-            let again = Scope::apply(Some(scope.clone()), &change, writer);
+            let again = FencedScope::apply(Some(scope.clone()), &change, writer);
             prop_assert_eq!(again.as_ref(), Some(scope));
         }
     }

@@ -1,7 +1,7 @@
 //! What no account needs any more is deleted.
 
 use super::*;
-use crate::{Changes, RemovedScope, ScopeState, Swept};
+use crate::{AccountChanges, RemovedScope, ScopeState, Swept};
 
 /// Lists each scope of an account, with its objects.
 async fn listed(store: &CachedStore, account: &str, scopes: &[(&str, &str)], upserts: Vec<ObjectRow>) {
@@ -49,8 +49,11 @@ pub(crate) async fn scopes_of_a_deleted_account_are_removed_unless_its_objects_s
         listed(store, account, &[("", "Pod"), ("a", "Service")], pods(account, &["a"], 2)).await;
     }
     let uids = ["prod", "kept"].map(|name| format!("uid-of-{name}"));
-    let changes =
-        Changes { deletes: uids.to_vec(), kept_objects: vec![uids[1].clone()], ..Changes::default() };
+    let changes = AccountChanges {
+        deletes: uids.to_vec(),
+        kept_objects: vec![uids[1].clone()],
+        ..AccountChanges::default()
+    };
     store.write(&changes).await.expect("deleted");
     let all = |state| vec![(":.Pod".to_owned(), state), ("a:.Service".to_owned(), state)];
     assert_eq!(states(store, "prod").await, all(ScopeState::Removed));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kubesvc_agent::caching::{AccountDelivery, DeliveryNumbers, NextFrame, ReaderCommand};
+use kubesvc_agent::caching::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand};
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::event::Operation;
 use kubesvc_core::wire::events::{Batch, Resume, cache_down, cache_up};
@@ -41,7 +41,7 @@ impl World {
         }
         process.journal = None;
         let used = if reuses_numbers { DeliveryNumbers::default() } else { process.used };
-        let mut delivery = AccountDelivery::new(fence, MAX_RESUMABLE_AGE, used);
+        let mut delivery = AccountSender::new(fence, MAX_RESUMABLE_AGE, used);
         process.settings = settings;
         process.scope_id = settings.is_watched.then(|| delivery.next_scope_id());
         let declarations = process.scope_id.map(|id| declaration(id, settings)).into_iter().collect();
@@ -96,7 +96,7 @@ impl World {
             let (delivery, memory) = journal.replay(now);
             (process.delivery, process.memory) = (Some(delivery), memory);
         }
-        process.delivery.iter_mut().for_each(AccountDelivery::detach);
+        process.delivery.iter_mut().for_each(AccountSender::detach);
         if let Some(stream) = process.stream.take().filter(HubStream::has_batches) {
             self.sleepers.push(stream);
         }

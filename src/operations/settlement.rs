@@ -1,5 +1,6 @@
-//! What the leader does for all replicas: settling operations that nobody does any more, and purging the history. What the
-//! former process of a replica left open, the replica settles itself, since to all others it is alive.
+//! Settlement of operations that no process runs any more, by the leader for all replicas, and the purge of the
+//! history. What the former process of a replica left open, the replica settles itself, since to all others it is
+//! alive.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::runner::now_ms;
 use crate::connected_agents::AnsweringAgent;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{AgentId, BootId, ReplicaId};
-use kubesvc_runtime::background_tasks::{BackgroundTasks, Outcome, TaskRegistry, TaskSpec};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
@@ -70,7 +71,7 @@ impl OperationUpkeep {
         let trim = trim.every(TRIM_INTERVAL).at_start().without_deadline();
         let trim = trim.log_failure(|error| warn!(error, "cannot trim the history of operations; retrying"));
         let trimming = self.tasks.drive(trim, stop, |_: Vec<()>| async {
-            outcome(self.purge(Purge::Beyond(self.operations.settings.max_rows)).await)
+            outcome(self.purge(PurgeLimit::Beyond(self.operations.settings.max_rows)).await)
         });
         tokio::join!(settling, trimming, stop.run_until_cancelled(self.purge_in_time()));
     }
@@ -83,7 +84,7 @@ impl OperationUpkeep {
             sleep(Duration::try_from(next.duration_since(now)).unwrap_or_default()).await;
             let kept = i64::try_from(self.operations.settings.kept_for.as_millis()).unwrap_or(i64::MAX);
             let older_than = next.as_millisecond().saturating_sub(kept);
-            match self.purge(Purge::OlderThan(older_than)).await {
+            match self.purge(PurgeLimit::OlderThan(older_than)).await {
                 Ok(0) => {}
                 Ok(rows) => info!(rows, "purged the history of operations"),
                 Err(error) => warn!(error = error.in_full(), "cannot purge the history of operations"),
@@ -92,14 +93,16 @@ impl OperationUpkeep {
     }
 
     /// Deletes rows in chunks. Returns how many.
-    async fn purge(&self, what: Purge) -> Result<u64, StoreError> {
+    async fn purge(&self, what: PurgeLimit) -> Result<u64, StoreError> {
         let (store, mut all) = (&self.operations.store, 0);
         loop {
             let chunk = self.projection.under_term(|term| async move {
                 let purging = async {
                     match what {
-                        Purge::OlderThan(time_ms) => store.purge_operations(term, time_ms, PURGE_CHUNK).await,
-                        Purge::Beyond(rows) => store.trim_operations(term, rows, PURGE_CHUNK).await,
+                        PurgeLimit::OlderThan(time_ms) => {
+                            store.purge_operations(term, time_ms, PURGE_CHUNK).await
+                        }
+                        PurgeLimit::Beyond(rows) => store.trim_operations(term, rows, PURGE_CHUNK).await,
                     }
                 };
                 crash_points::around(Some("operation-purge"), purging).await
@@ -117,17 +120,17 @@ impl OperationUpkeep {
 
 /// Which rows of the history go.
 #[derive(Clone, Copy, Debug)]
-enum Purge {
+enum PurgeLimit {
     /// Those that began before this time, in epoch milliseconds.
     OlderThan(i64),
     /// The oldest beyond this number.
     Beyond(u64),
 }
 
-fn outcome<T>(done: Result<T, StoreError>) -> Outcome {
+fn outcome<T>(done: Result<T, StoreError>) -> AttemptOutcome {
     match done {
-        Ok(_) => Outcome::Done,
-        Err(error) => Outcome::failed(error.in_full()),
+        Ok(_) => AttemptOutcome::Done,
+        Err(error) => AttemptOutcome::failed(error.in_full()),
     }
 }
 
@@ -151,9 +154,9 @@ impl Operations {
                     began_before_ms: operations.began_ms,
                 };
                 match operations.settle_each(&former, None).await {
-                    Ok(0) => Outcome::Done,
-                    Ok(_) => Outcome::Again(Vec::new(), SETTLE_INTERVAL),
-                    Err(error) => Outcome::failed(error.in_full()),
+                    Ok(0) => AttemptOutcome::Done,
+                    Ok(_) => AttemptOutcome::Again(Vec::new(), SETTLE_INTERVAL),
+                    Err(error) => AttemptOutcome::failed(error.in_full()),
                 }
             }
         });

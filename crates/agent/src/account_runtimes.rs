@@ -1,11 +1,11 @@
-//! What runs for the agent's accounts.
+//! Work that runs for the agent's accounts.
 //!
 //! [`AccountRuntimes`] executes those effects of [`AccountTable`](super::account_table::AccountTable) that take time: it
 //! starts the work of an account, stops it, and holds back the reports about an account until what was stopped for it
 //! has ended. The work owns the client of the account's cluster, whose connections end with it. Nothing is kept here
 //! for an account that is only held: that costs memory, but no task and no connection.
 //!
-//! Such work is the activation of a definition. [`CachedAccounts`] runs the accounts whose objects are streamed: it
+//! Such work is the activation of a definition. [`CachingSupervisor`] runs the accounts whose objects are streamed: it
 //! chooses their scopes, and reads each.
 
 use std::collections::HashMap;
@@ -19,18 +19,18 @@ use tokio_util::sync::CancellationToken;
 use crate::account_table::Attempt;
 use kubesvc_core::wire::ops::AccountResult;
 
-mod account_readers;
-mod cached_account;
-mod cached_accounts;
+mod caching_supervisor;
 mod look_schedule;
+mod reader_reports;
 mod reader_sink;
+mod scope_readers;
 mod start_groups;
 mod synthetic_reader;
 #[cfg(test)]
 mod tests;
 
-pub(super) use account_readers::{AccountReaders, CredentialVerdicts, LostAccount};
-pub(super) use cached_accounts::{CachedAccounts, ReadingParts};
+pub(super) use caching_supervisor::{CachingSupervisor, ReadingParts};
+pub(super) use reader_reports::{CredentialVerdicts, LostAccount, ReaderTrackers};
 
 /// Maximum time in which stopped work comes to its end by itself; then it is cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

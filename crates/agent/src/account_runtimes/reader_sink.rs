@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::caching::{AccountDelivery, QueueMemory, ReaderId, SharedStream};
+use crate::caching::{AccountSender, QueueMemory, ReaderId, SharedStream};
 use crate::metrics::CachedObjectMetrics;
-use crate::watch::{LeftOut, ListReason, ReaderSink, WaitReason, WatchEnd, WatchState};
+use crate::watch::{ListReason, OmittedItem, ReaderSink, WaitReason, WatchEnd, WatchState};
 use crate::watch_registry::RegisteredWatch;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::{Event, LeftOutObjects, Synced};
@@ -53,7 +53,7 @@ impl ScopeSink {
     /// Changes the account's delivery, unless that has ended.
     fn deliver<T>(
         &self,
-        change: impl FnOnce(&mut AccountDelivery, std::time::Instant, &mut QueueMemory) -> T,
+        change: impl FnOnce(&mut AccountSender, std::time::Instant, &mut QueueMemory) -> T,
     ) -> Option<T> {
         self.shared.change(|stream, now| {
             stream.account(&self.account_uid).map(|(account, memory)| change(account, now, memory))
@@ -111,11 +111,11 @@ impl ReaderSink for ScopeSink {
         }
     }
 
-    fn left_out(&self, what: LeftOut) {
+    fn left_out(&self, what: OmittedItem) {
         self.metrics.omitted(&what);
         match what {
-            LeftOut::Body(body) => tracing::debug!("{}", chain(&body)),
-            LeftOut::Object(object) => tracing::warn!("{}", chain(&object)),
+            OmittedItem::Body(body) => tracing::debug!("{}", chain(&body)),
+            OmittedItem::Object(object) => tracing::warn!("{}", chain(&object)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! One account under one fence.
 
-use super::super::delivery::MAX_SCOPES;
+use super::super::account_sender::MAX_SCOPES;
 use super::*;
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use kubesvc_core::wire::events::{LeftOutObjects, ScopeProblem, Synced, Unread};
 const LIMIT: usize = 4 * 1024 * 1024;
 
 struct Fixture {
-    delivery: AccountDelivery,
+    delivery: AccountSender,
     memory: QueueMemory,
     now: Instant,
 }
@@ -19,7 +19,7 @@ impl Fixture {
     /// A delivery of scopes 1 and 2 that is not attached.
     fn new() -> Self {
         let mut memory = QueueMemory::default();
-        let mut delivery = AccountDelivery::new(fence("u", 1), DAY, DeliveryNumbers::default());
+        let mut delivery = AccountSender::new(fence("u", 1), DAY, DeliveryNumbers::default());
         delivery
             .declare(vec![declaration(1, "Pod"), declaration(2, "Node")], &mut memory)
             .expect("they are new");
@@ -141,10 +141,13 @@ fn an_answer_in_several_frames_is_complete_with_the_last() {
 #[test]
 fn begin_is_split_into_frames_of_at_most_256_kib() {
     let mut memory = QueueMemory::default();
-    let mut delivery = AccountDelivery::new(fence("u", 1), DAY, DeliveryNumbers::default());
+    let mut delivery = AccountSender::new(fence("u", 1), DAY, DeliveryNumbers::default());
     let scopes: Vec<_> = (1..=5000).map(|id| declaration(id, &"k".repeat(200))).collect();
     delivery.declare(scopes, &mut memory).expect("5,000 is the limit");
-    assert_eq!(delivery.add_scope(declaration(6000, "More"), &mut memory), Err(DeliveryError::TooManyScopes));
+    assert_eq!(
+        delivery.add_scope(declaration(6000, "More"), &mut memory),
+        Err(DeclarationError::TooManyScopes)
+    );
     delivery.attach(LIMIT);
     let mut ids = Vec::new();
     let frames = loop {
@@ -244,9 +247,9 @@ fn numbers_of_a_former_delivery_are_not_used_again() {
     let numbers = fixture.delivery.numbers();
     fixture.delivery.end(&mut fixture.memory);
     assert_eq!(fixture.memory.lent(), 0);
-    fixture.delivery = AccountDelivery::new(fence("u", 1), DAY, numbers);
+    fixture.delivery = AccountSender::new(fence("u", 1), DAY, numbers);
     let declared = fixture.delivery.declare(vec![declaration(1, "Pod")], &mut fixture.memory);
-    assert_eq!(declared, Err(DeliveryError::NumberUsed(1)));
+    assert_eq!(declared, Err(DeclarationError::NumberUsed(1)));
     fixture.delivery.declare(vec![declaration(3, "Pod")], &mut fixture.memory).expect("it is new");
     fixture.begin();
     let reader = reader_of(&fixture.resume(0, vec![checkpoint(3, "10")])[0]);
@@ -260,7 +263,7 @@ fn an_answer_for_a_former_delivery_is_not_its_answer() {
     fixture.delivery.attach(LIMIT);
     let former = begin(&fixture.next()).delivery;
     let numbers = fixture.delivery.numbers();
-    fixture.delivery = AccountDelivery::new(fence("u", 1), DAY, numbers);
+    fixture.delivery = AccountSender::new(fence("u", 1), DAY, numbers);
     fixture.delivery.declare(Vec::new(), &mut fixture.memory).expect("there is nothing to refuse");
     fixture.delivery.attach(LIMIT);
     let delivery = begin(&fixture.next()).delivery;
@@ -450,7 +453,7 @@ fn a_scope_of_another_filter_is_declared_again_under_its_number() {
     let commands = fixture.resume(batch.seq, vec![checkpoint(1, "")]);
     assert!(matches!(commands[..], [ReaderCommand::List { scope_id: 1, .. }]));
     let error = fixture.delivery.redeclare_scope(declaration(1, "Node"), &mut fixture.memory);
-    assert!(matches!(error, Err(DeliveryError::OtherScope(1))));
+    assert!(matches!(error, Err(DeclarationError::OtherScope(1))));
 }
 
 #[test]
@@ -520,10 +523,13 @@ fn what_is_left_out_is_said_on_each_stream_and_taken_back_once() {
 fn wrong_declarations_are_refused() {
     let mut fixture = Fixture::new();
     let memory = &mut fixture.memory;
-    assert_eq!(fixture.delivery.add_scope(declaration(1, "Job"), memory), Err(DeliveryError::NumberUsed(1)));
-    assert_eq!(fixture.delivery.add_scope(declaration(9, ""), memory), Err(DeliveryError::NoKind(9)));
+    assert_eq!(
+        fixture.delivery.add_scope(declaration(1, "Job"), memory),
+        Err(DeclarationError::NumberUsed(1))
+    );
+    assert_eq!(fixture.delivery.add_scope(declaration(9, ""), memory), Err(DeclarationError::NoKind(9)));
     let twice = vec![declaration(7, "Job"), declaration(7, "CronJob")];
-    assert_eq!(fixture.delivery.declare(twice, memory), Err(DeliveryError::NumberUsed(7)));
+    assert_eq!(fixture.delivery.declare(twice, memory), Err(DeclarationError::NumberUsed(7)));
 }
 
 #[test]
@@ -570,7 +576,7 @@ fn scopes_that_are_replaced_do_not_count_twice() {
     fixture.delivery.declare(many.collect(), &mut fixture.memory).expect("as many as there may be");
     let one_more = || vec![declaration(9_999, "Job")];
     let refused = fixture.delivery.declare(one_more(), &mut fixture.memory);
-    assert_eq!(refused, Err(DeliveryError::TooManyScopes));
+    assert_eq!(refused, Err(DeclarationError::TooManyScopes));
     fixture.delivery.remove_scope(1, &mut fixture.memory);
     assert_eq!(fixture.delivery.declare(one_more(), &mut fixture.memory), Ok(()));
 }
@@ -647,7 +653,7 @@ fn sent_events_are_counted_once_by_kind() {
 
 #[test]
 fn cluster_that_was_never_reached_is_told_once_a_stream_until_scopes_are_known() {
-    let delivery = AccountDelivery::new(fence("u", 1), DAY, DeliveryNumbers::default());
+    let delivery = AccountSender::new(fence("u", 1), DAY, DeliveryNumbers::default());
     let mut fixture = Fixture { delivery, memory: QueueMemory::default(), now: Instant::now() };
     let failure = Failure { message: "connection refused".to_owned(), ..Failure::default() };
     fixture.delivery.attach(LIMIT);

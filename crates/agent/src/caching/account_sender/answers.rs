@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl AccountDelivery {
+impl AccountSender {
     /// The batch `seq` and all before it are committed.
     pub fn ack(&mut self, seq: u64) {
         if seq > self.head {
@@ -47,7 +47,7 @@ impl AccountDelivery {
         if let Some(scopes) = &mut self.scopes {
             let key = |leaves: bool| {
                 let scopes = scopes.values().filter(move |scope| scope.leaves_after.is_some() == leaves);
-                scopes.map(ScopeState::key).collect::<BTreeSet<_>>()
+                scopes.map(SenderScope::key).collect::<BTreeSet<_>>()
             };
             // What removed them may be discarded, and a Begin that named them kept the hub from asking for it.
             for gone in key(true).difference(&key(false)) {
@@ -78,7 +78,7 @@ impl AccountDelivery {
             Stage::AwaitingResume => {
                 let Some(answer) = self.resume.take(frame, is_known) else { return Vec::new() };
                 let covers =
-                    |(id, scope): (&u32, &ScopeState)| !scope.is_begun || answer.scopes.contains_key(id);
+                    |(id, scope): (&u32, &SenderScope)| !scope.is_begun || answer.scopes.contains_key(id);
                 if !scopes.into_iter().flatten().all(covers) {
                     // It answers for scopes that were added before this Begin.
                     return Vec::new();
@@ -168,7 +168,7 @@ impl AccountDelivery {
         }
         let scopes = self.scopes.iter().flat_map(BTreeMap::values);
         let known: BTreeSet<String> =
-            scopes.filter(|scope| scope.leaves_after.is_none()).map(ScopeState::key).collect();
+            scopes.filter(|scope| scope.leaves_after.is_none()).map(SenderScope::key).collect();
         for other in answer.others {
             if !known.contains(&other) {
                 self.queue.keep(&other, memory);

@@ -8,7 +8,7 @@ use kubesvc_core::cache::left_out_objects;
 use kubesvc_core::wire::events::{Batch, Event, ScopeProblem, SyncStart, Synced};
 use kubesvc_store::{ScopeChange, ScopeKey};
 
-use super::{AccountDelivery, DeliveryError};
+use super::{AccountReceiver, ReceiverError};
 use crate::hub::caching::scopes::{self, DeclaredScope, ScopeError};
 use crate::hub::caching::transaction_batching::{BatchSize, LaneId};
 
@@ -61,12 +61,12 @@ pub(super) struct Accepted {
     pub(super) has_problems: bool,
 }
 
-impl AccountDelivery {
+impl AccountReceiver {
     /// Takes a batch that follows the last one. Changes of scopes are stored in this order: removed, added, lists that
     /// begin, lists that are complete, checkpoints, problems.
-    pub(super) fn accept(&mut self, batch: Batch, size: BatchSize) -> Result<Accepted, DeliveryError> {
+    pub(super) fn accept(&mut self, batch: Batch, size: BatchSize) -> Result<Accepted, ReceiverError> {
         let uid = Arc::clone(&self.uid);
-        let of_scope = |why| DeliveryError::Scope { uid: Arc::clone(&uid), why };
+        let of_scope = |why| ReceiverError::Scope { uid: Arc::clone(&uid), why };
         let removed: Vec<_> =
             batch.removed.iter().map(|text| text.parse().map_err(ScopeError::NoScope)).collect();
         let removed = removed.into_iter().collect::<Result<Vec<ScopeKey>, _>>().map_err(of_scope)?;
@@ -179,13 +179,13 @@ impl AccountDelivery {
         &mut self,
         start: SyncStart,
         changes: &mut Vec<AcceptedScopeChange>,
-    ) -> Result<(u32, String), DeliveryError> {
+    ) -> Result<(u32, String), ReceiverError> {
         let SyncStart { scope_id, sync_key } = start;
         let uid = || Arc::clone(&self.uid);
-        let scope = self.scopes.get(scope_id).map_err(|why| DeliveryError::Scope { uid: uid(), why })?;
+        let scope = self.scopes.get(scope_id).map_err(|why| ReceiverError::Scope { uid: uid(), why })?;
         let bytes = sync_key.len();
         if sync_key.is_empty() || bytes > MAX_SYNC_KEY_BYTES {
-            return Err(DeliveryError::SyncKey { uid: uid(), scope_id, bytes });
+            return Err(ReceiverError::SyncKey { uid: uid(), scope_id, bytes });
         }
         self.listing.insert(scope_id, sync_key.clone());
         // The row may be missing, or be of another account, filter or shape. Else this changes nothing.

@@ -50,20 +50,22 @@ fn stands(committed: i64) -> StoredProgress {
     StoredProgress::Stands { committed, scopes: vec![stored("Pod", Some("7")), stored("Secret", None)] }
 }
 
-fn delivery() -> AccountDelivery {
-    AccountDelivery::new("u".into(), CachingEpoch(3), 1)
+fn delivery() -> AccountReceiver {
+    AccountReceiver::new("u".into(), CachingEpoch(3), 1)
 }
 
 /// An account with the scopes Pod (1), which has a checkpoint, and Secret (2).
-fn flowing(committed: i64) -> AccountDelivery {
+fn flowing(committed: i64) -> AccountReceiver {
     let mut delivery = delivery();
     delivery.begin(begin(&["Pod", "Secret"], true), 1).expect("it is well-formed");
     assert_eq!(
-        delivery.assigned(Assignment::Stands("one".into())),
-        [Effect::ReadProgress { lane: 1, added: None }]
+        delivery.assigned(AssignmentState::Stands("one".into())),
+        [ReceiverEffect::ReadProgress { lane: 1, added: None }]
     );
     let effects = delivery.progress(None, &stands(committed), 0, Reason::Superseded);
-    let [Effect::OpenLane(1), Effect::Send(Frame::Resume(_)), Effect::Report(report)] = &effects[..] else {
+    let [ReceiverEffect::OpenLane(1), ReceiverEffect::Send(Frame::Resume(_)), ReceiverEffect::Report(report)] =
+        &effects[..]
+    else {
         unreachable!("expected Resume, got {effects:?}")
     };
     assert_eq!(*report, CachingReport { epoch: CachingEpoch(3), ..CachingReport::default() });
@@ -86,28 +88,28 @@ fn synced(scope_id: u32, sync_key: &str) -> Synced {
     Synced { scope_id, sync_key: sync_key.into(), rv: "9".into(), kept: 2, sent: 3, ..Synced::default() }
 }
 
-fn take(delivery: &mut AccountDelivery, batch: Batch) -> AcceptedBatch {
+fn take(delivery: &mut AccountReceiver, batch: Batch) -> AcceptedBatch {
     let mut effects = delivery.batch(batch, 10).expect("it is taken");
-    effects.retain(|effect| !matches!(effect, Effect::Report(_)));
+    effects.retain(|effect| !matches!(effect, ReceiverEffect::Report(_)));
     match (effects.pop(), effects.is_empty()) {
-        (Some(Effect::Queue(batch)), true) => *batch,
+        (Some(ReceiverEffect::Queue(batch)), true) => *batch,
         other => unreachable!("expected a queued batch, got {other:?}"),
     }
 }
 
-fn ack(seq: u64) -> Effect {
-    Effect::Send(Frame::Ack(Ack { fence: fence(), seq }))
+fn ack(seq: u64) -> ReceiverEffect {
+    ReceiverEffect::Send(Frame::Ack(Ack { fence: fence(), seq }))
 }
 
-fn rewind(committed_seq: u64) -> Effect {
-    Effect::Send(Frame::Rewind(Rewind { fence: fence(), committed_seq }))
+fn rewind(committed_seq: u64) -> ReceiverEffect {
+    ReceiverEffect::Send(Frame::Rewind(Rewind { fence: fence(), committed_seq }))
 }
 
-fn revoked(reason: Reason) -> Effect {
-    Effect::Send(Frame::Revoked(Revoked { fence: fence(), reason: reason.into() }))
+fn revoked(reason: Reason) -> ReceiverEffect {
+    ReceiverEffect::Send(Frame::Revoked(Revoked { fence: fence(), reason: reason.into() }))
 }
 
-fn passed(delivery: &mut AccountDelivery, seq: i64) -> Vec<Effect> {
+fn passed(delivery: &mut AccountReceiver, seq: i64) -> Vec<ReceiverEffect> {
     delivery.outcome(seq, FenceCheck::Passed, Reason::Superseded)
 }
 
@@ -121,21 +123,23 @@ fn begin_is_answered_once_it_is_complete_and_the_fence_stands() {
         .expect("it goes on");
     assert!(delivery.awaits_fence());
     assert_eq!(delivery.state(), Some(DeliveryState::Waiting));
-    assert_eq!(delivery.assigned(Assignment::Pending), []);
+    assert_eq!(delivery.assigned(AssignmentState::Pending), []);
     assert_eq!(
-        delivery.assigned(Assignment::Stands("one".into())),
-        [Effect::ReadProgress { lane: 1, added: None }]
+        delivery.assigned(AssignmentState::Stands("one".into())),
+        [ReceiverEffect::ReadProgress { lane: 1, added: None }]
     );
-    assert_eq!(delivery.assigned(Assignment::Stands("one".into())), [], "it is being read");
+    assert_eq!(delivery.assigned(AssignmentState::Stands("one".into())), [], "it is being read");
     let mut others = stands(5);
     if let StoredProgress::Stands { scopes, .. } = &mut others {
         scopes.push(stored("Node", None));
     }
     let effects = delivery.progress(None, &others, 1000, Reason::Superseded);
     let [
-        Effect::OpenLane(1),
-        Effect::Send(Frame::Resume(Resume { committed_seq, scopes, others, last, delivery: 4, .. })),
-        Effect::Report(_),
+        ReceiverEffect::OpenLane(1),
+        ReceiverEffect::Send(Frame::Resume(Resume {
+            committed_seq, scopes, others, last, delivery: 4, ..
+        })),
+        ReceiverEffect::Report(_),
     ] = &effects[..]
     else {
         unreachable!("expected Resume, got {effects:?}")
@@ -151,13 +155,13 @@ fn begin_waits_while_the_fence_is_lower_and_ends_where_it_is_higher_or_gone() {
     let read = |stored: StoredProgress| {
         let mut delivery = delivery();
         delivery.begin(begin(&["Pod"], true), 1).expect("it is well-formed");
-        delivery.assigned(Assignment::Stands("one".into()));
+        delivery.assigned(AssignmentState::Stands("one".into()));
         let effects = delivery.progress(None, &stored, 0, Reason::Reelected);
         (effects, delivery.awaits_fence(), delivery.state())
     };
     let waiting = Some(DeliveryState::Waiting);
     assert_eq!(read(StoredProgress::Lower(CachingEpoch(2))), (Vec::new(), true, waiting));
-    let end = |reason| (vec![Effect::CloseLane(1), revoked(reason)], false, None);
+    let end = |reason| (vec![ReceiverEffect::CloseLane(1), revoked(reason)], false, None);
     assert_eq!(read(StoredProgress::Higher(CachingEpoch(4))), end(Reason::Reelected));
     assert_eq!(read(StoredProgress::Gone), end(Reason::AccountGone));
 }
@@ -166,8 +170,8 @@ fn begin_waits_while_the_fence_is_lower_and_ends_where_it_is_higher_or_gone() {
 fn an_account_that_is_not_assigned_is_revoked() {
     let mut delivery = delivery();
     delivery.begin(begin(&["Pod"], true), 1).expect("it is well-formed");
-    let effects = delivery.assigned(Assignment::Revoked(Reason::Superseded));
-    assert_eq!(effects, [Effect::CloseLane(1), revoked(Reason::Superseded)]);
+    let effects = delivery.assigned(AssignmentState::Revoked(Reason::Superseded));
+    assert_eq!(effects, [ReceiverEffect::CloseLane(1), revoked(Reason::Superseded)]);
     assert!(delivery.is_revoked());
 }
 
@@ -177,10 +181,10 @@ fn a_batch_is_acknowledged_with_its_commit_and_its_bytes_released() {
     assert_eq!(take(&mut delivery, batch(5, 6)).seq, 6);
     assert_eq!(take(&mut delivery, batch(6, 9)).prev, 6);
     take(&mut delivery, batch(9, 10));
-    assert_eq!(passed(&mut delivery, 9), [ack(9), Effect::Release(20)]);
+    assert_eq!(passed(&mut delivery, 9), [ack(9), ReceiverEffect::Release(20)]);
     assert_eq!(
         delivery.outcome(10, FenceCheck::Done, Reason::Superseded),
-        [ack(10), Effect::Release(10)],
+        [ack(10), ReceiverEffect::Release(10)],
         "an answer that was lost counts too"
     );
 }
@@ -192,15 +196,20 @@ fn a_batch_out_of_order_or_sent_twice_is_rewound_and_what_was_sent_meanwhile_is_
         take(&mut delivery, batch(5, 6));
         take(&mut delivery, batch(6, 8));
         let effects = delivery.batch(batch(prev, seq), 3).expect("it is well-formed");
-        let expected =
-            [Effect::Release(3), Effect::Release(20), Effect::CloseLane(1), Effect::CountRewind, rewind(5)];
+        let expected = [
+            ReceiverEffect::Release(3),
+            ReceiverEffect::Release(20),
+            ReceiverEffect::CloseLane(1),
+            ReceiverEffect::CountRewind,
+            rewind(5),
+        ];
         assert_eq!(effects, expected, "{prev} {seq}");
-        assert_eq!(delivery.batch(batch(8, 9), 4), Ok(vec![Effect::Release(4)]));
+        assert_eq!(delivery.batch(batch(8, 9), 4), Ok(vec![ReceiverEffect::Release(4)]));
         assert_eq!(passed(&mut delivery, 6), [], "Resume will say it");
         assert_eq!(delivery.state(), Some(DeliveryState::Waiting));
         delivery.begin(begin(&["Pod"], true), 2).expect("it starts over");
         assert_eq!(delivery.lane(), 2);
-        delivery.assigned(Assignment::Stands("one".into()));
+        delivery.assigned(AssignmentState::Stands("one".into()));
         delivery.progress(None, &stands(6), 0, Reason::Superseded);
         assert_eq!(take(&mut delivery, batch(6, 10)).lane, 2);
     }
@@ -212,7 +221,12 @@ fn a_rewind_by_the_fence_says_what_is_committed() {
         let mut delivery = flowing(5);
         take(&mut delivery, batch(5, 6));
         let effects = delivery.outcome(6, check, Reason::Superseded);
-        let expected = [Effect::Release(10), Effect::CloseLane(1), Effect::CountRewind, rewind(committed)];
+        let expected = [
+            ReceiverEffect::Release(10),
+            ReceiverEffect::CloseLane(1),
+            ReceiverEffect::CountRewind,
+            rewind(committed),
+        ];
         assert_eq!(effects, expected);
     }
 }
@@ -226,8 +240,8 @@ fn a_higher_or_missing_fence_revokes_and_releases_what_waits() {
         take(&mut delivery, batch(5, 6));
         take(&mut delivery, batch(6, 7));
         let effects = delivery.outcome(6, check, Reason::Superseded);
-        assert_eq!(effects, [Effect::Release(20), Effect::CloseLane(1), revoked(reason)]);
-        assert_eq!(delivery.batch(batch(7, 8), 5), Ok(vec![Effect::Release(5)]));
+        assert_eq!(effects, [ReceiverEffect::Release(20), ReceiverEffect::CloseLane(1), revoked(reason)]);
+        assert_eq!(delivery.batch(batch(7, 8), 5), Ok(vec![ReceiverEffect::Release(5)]));
         assert_eq!(delivery.outcome(7, check, Reason::Superseded), []);
     }
 }
@@ -279,7 +293,9 @@ fn a_list_is_stored_as_begun_and_complete_and_its_basis_is_sent_after_the_commit
     assert_eq!((scope.id, &*scope.shape), (2, "shape"));
     assert_eq!(*begun, ScopeChange::SyncStarted { scope: secret.clone(), sync_key: KEY.into() });
     let effects = passed(&mut delivery, 1);
-    let [_, Effect::Release(10), Effect::SendBasis { lane: 1, scope, sync_key }] = &effects[..] else {
+    let [_, ReceiverEffect::Release(10), ReceiverEffect::SendBasis { lane: 1, scope, sync_key }] =
+        &effects[..]
+    else {
         unreachable!("got {effects:?}")
     };
     assert_eq!((scope.id, &**sync_key), (2, KEY));
@@ -305,7 +321,7 @@ fn a_list_that_was_begun_again_has_one_basis_and_its_first_end_does_not_count() 
     let bases: Vec<_> = passed(&mut delivery, 3)
         .into_iter()
         .filter_map(|effect| match effect {
-            Effect::SendBasis { sync_key, .. } => Some(sync_key),
+            ReceiverEffect::SendBasis { sync_key, .. } => Some(sync_key),
             _ => None,
         })
         .collect();
@@ -362,11 +378,12 @@ fn an_added_scope_is_answered_after_its_commit() {
     let added = Batch { added: vec![declaration(3, "Node")], events: vec![deleted(3)], ..batch(0, 1) };
     assert!(matches!(take(&mut delivery, added).scopes[..], [AcceptedScopeChange::Added(_)]));
     let effects = passed(&mut delivery, 1);
-    let expected = [ack(1), Effect::Release(10), Effect::ReadProgress { lane: 1, added: Some(vec![3]) }];
+    let expected =
+        [ack(1), ReceiverEffect::Release(10), ReceiverEffect::ReadProgress { lane: 1, added: Some(vec![3]) }];
     assert_eq!(effects, expected);
     take(&mut delivery, batch(1, 2));
     let effects = delivery.progress(Some(&[3, 9]), &stands(1), 0, Reason::Superseded);
-    let [Effect::Send(Frame::Resume(resume))] = &effects[..] else { unreachable!("got {effects:?}") };
+    let [ReceiverEffect::Send(Frame::Resume(resume))] = &effects[..] else { unreachable!("got {effects:?}") };
     assert_eq!((resume.committed_seq, resume.scopes.len(), resume.last), (1, 1, true));
     assert_eq!((resume.scopes[0].scope_id, &*resume.scopes[0].rv, resume.scopes[0].resend), (3, "", true));
     assert!(resume.others.is_empty(), "those were said before");
@@ -451,15 +468,21 @@ fn objects_that_are_left_out_are_stored_until_the_agent_takes_them_back_whatever
 fn namespaces_are_told_of_when_they_are_committed_and_when_the_account_goes_on() {
     let mut delivery = delivery();
     delivery.begin(begin(&["Namespace", "Pod"], true), 1).expect("it is well-formed");
-    delivery.assigned(Assignment::Stands("one".into()));
+    delivery.assigned(AssignmentState::Stands("one".into()));
     let effects = delivery.progress(None, &stands(0), 0, Reason::Superseded);
-    assert!(effects.contains(&Effect::NamespacesWritten), "{effects:?}");
+    assert!(effects.contains(&ReceiverEffect::NamespacesWritten), "{effects:?}");
     take(&mut delivery, Batch { events: vec![deleted(2)], ..batch(0, 1) });
-    assert_eq!(passed(&mut delivery, 1), [ack(1), Effect::Release(10)]);
+    assert_eq!(passed(&mut delivery, 1), [ack(1), ReceiverEffect::Release(10)]);
     take(&mut delivery, Batch { events: vec![deleted(1)], ..batch(1, 2) });
-    assert_eq!(passed(&mut delivery, 2), [ack(2), Effect::Release(10), Effect::NamespacesWritten]);
+    assert_eq!(
+        passed(&mut delivery, 2),
+        [ack(2), ReceiverEffect::Release(10), ReceiverEffect::NamespacesWritten]
+    );
     take(&mut delivery, Batch { removed: vec![":.Namespace".into()], ..batch(2, 3) });
-    assert_eq!(passed(&mut delivery, 3), [ack(3), Effect::Release(10), Effect::NamespacesWritten]);
+    assert_eq!(
+        passed(&mut delivery, 3),
+        [ack(3), ReceiverEffect::Release(10), ReceiverEffect::NamespacesWritten]
+    );
 }
 
 #[test]
@@ -473,7 +496,7 @@ fn reason_for_a_kind_that_is_not_watched_is_reported_and_not_stored() {
     let mut left_out = |prev: u64, message: &str| {
         let batch = Batch { problems: told(message), ..batch(prev, prev + 1) };
         match &delivery.batch(batch, 10).expect("it is taken")[..] {
-            [Effect::Queue(batch), Effect::Report(report)] => {
+            [ReceiverEffect::Queue(batch), ReceiverEffect::Report(report)] => {
                 assert!(batch.scopes.is_empty(), "{batch:?}");
                 report.left_out.clone()
             }
@@ -489,15 +512,15 @@ fn an_account_ends_with_its_last_commit() {
     let mut delivery = flowing(0);
     take(&mut delivery, batch(0, 1));
     assert_eq!((delivery.end(), delivery.is_finished()), (Vec::new(), false));
-    assert_eq!(passed(&mut delivery, 1), [ack(1), Effect::Release(10), Effect::CloseLane(1)]);
+    assert_eq!(passed(&mut delivery, 1), [ack(1), ReceiverEffect::Release(10), ReceiverEffect::CloseLane(1)]);
     assert!(delivery.is_finished());
     let mut idle = flowing(0);
-    assert_eq!((idle.end(), idle.is_finished()), (vec![Effect::CloseLane(1)], true));
+    assert_eq!((idle.end(), idle.is_finished()), (vec![ReceiverEffect::CloseLane(1)], true));
     let mut rewound = flowing(0);
     take(&mut rewound, batch(0, 1));
     rewound.end();
     let effects = rewound.outcome(1, FenceCheck::Rewind(0), Reason::Superseded);
-    let expected = [Effect::Release(10), Effect::CloseLane(1), Effect::CountRewind];
+    let expected = [ReceiverEffect::Release(10), ReceiverEffect::CloseLane(1), ReceiverEffect::CountRewind];
     assert_eq!((&effects[..], rewound.is_finished()), (&expected[..], true), "the agent asks no more");
 }
 

@@ -1,5 +1,5 @@
-//! What other parts of the agent know of the readers of accounts: whether all of an account's have ended, which accounts
-//! they found lost, and whose credential the cluster refuses.
+//! Reports of the readers of accounts to other parts of the agent: whether all of an account's have ended, which
+//! accounts they found lost, and whose credential the cluster refuses.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ impl CredentialVerdicts {
     }
 }
 
-/// The readers of all accounts. Clones share them.
+/// Trackers of the readers of all accounts. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct AccountReaders {
+pub struct ReaderTrackers {
     /// By uid. A tracker is closed from the beginning, so it has ended as soon as nothing of the account runs.
     running: Arc<Mutex<HashMap<String, TaskTracker>>>,
 }
 
-impl AccountReaders {
+impl ReaderTrackers {
     /// The tracker for all that reads an account from now on.
     pub(super) fn tracker(&self, uid: &str) -> TaskTracker {
         let mut running = self.running.lock();

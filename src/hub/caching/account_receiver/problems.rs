@@ -39,14 +39,14 @@ struct Problem {
 
 /// The problems of one account.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Problems {
+pub(super) struct AccountProblems {
     of_scopes: BTreeMap<ScopeKey, Problem>,
     of_unwatched_kinds: BTreeMap<ScopeKey, CacheIssue>,
     /// Scopes that have a problem in the table that the agent has not spoken of.
     unconfirmed: HashSet<ScopeKey>,
 }
 
-impl Problems {
+impl AccountProblems {
     /// What is stored when the agent begins, and not confirmed.
     pub(super) fn stored(account_uid: &str, stored: &[StoredScope], declared: &DeclaredScopes) -> Self {
         let declared = declared.keys();
@@ -176,7 +176,7 @@ mod tests {
     fn stored_problem_is_neither_shown_nor_taken_back_until_the_agent_speaks_of_the_scope() {
         let scopes = declared(&["Pod", "Secret"]);
         let stored = [stored("Pod", None), stored("Secret", Some("no right")), stored("Gone", Some("no"))];
-        let begun = || Problems::stored("u", &stored, &scopes);
+        let begun = || AccountProblems::stored("u", &stored, &scopes);
         assert_eq!(begun().report(EPOCH, &scopes), None);
         let mut read = begun();
         assert!(!read.was_read(&key("Pod")), "its row says nothing else");
@@ -189,15 +189,15 @@ mod tests {
         let mut removed = begun();
         removed.removed(&key("Secret"));
         assert!(removed.report(EPOCH, &scopes).is_some());
-        assert!(Problems::stored("another", &stored, &scopes).report(EPOCH, &scopes).is_some());
+        assert!(AccountProblems::stored("another", &stored, &scopes).report(EPOCH, &scopes).is_some());
     }
 
     #[test]
     fn cluster_is_unreadable_when_no_scope_that_is_read_can_be_reached() {
         let scopes = declared(&["Pod", "Secret", "Namespace"]);
-        let mut problems = Problems::default();
+        let mut problems = AccountProblems::default();
         let is_unreadable =
-            |problems: &Problems| problems.report(EPOCH, &scopes).map(|one| one.is_unreadable);
+            |problems: &AccountProblems| problems.report(EPOCH, &scopes).map(|one| one.is_unreadable);
         problems.scope(&key("Pod"), Some(&failure(Class::Unreachable)));
         assert_eq!(is_unreadable(&problems), Some(false));
         problems.scope(&key("Secret"), Some(&failure(Class::Forbidden)));
@@ -206,12 +206,12 @@ mod tests {
         assert_eq!(is_unreadable(&problems), Some(true), "Namespace may have rows without being read");
         problems.scope(&key("Pod"), None);
         assert_eq!(is_unreadable(&problems), Some(false));
-        assert!(!Problems::default().report(EPOCH, &declared(&[])).expect("known").is_unreadable);
+        assert!(!AccountProblems::default().report(EPOCH, &declared(&[])).expect("known").is_unreadable);
     }
 
     #[test]
     fn reasons_of_kinds_that_are_not_watched_are_bounded() {
-        let mut problems = Problems::default();
+        let mut problems = AccountProblems::default();
         for nth in 0..2 * MAX_UNWATCHED_KINDS {
             problems.unwatched_kind(&key(&format!("Kind{nth:05}")), Some(&failure(Class::NotFound)));
         }

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::watch::{LeftOut, WaitReason};
+use crate::watch::{OmittedItem, WaitReason};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::events::BasisRow;
 
@@ -45,7 +45,7 @@ impl ReaderSink for Sink {
 
     fn waits(&self, _: WaitReason) {}
 
-    fn left_out(&self, _: LeftOut) {}
+    fn left_out(&self, _: OmittedItem) {}
 
     async fn room(&self) {}
 }

@@ -9,10 +9,10 @@ use http::header::{ACCEPT_ENCODING, HeaderName, HeaderValue, UPGRADE};
 use prost::bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::AccountRequests;
+use super::RequestService;
+use super::checked_request::{CheckedRequest, not_sent};
 use super::clients::AccountClient;
-use super::running::Running;
-use super::serving::{CheckedRequest, not_sent};
+use super::running_requests::Running;
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, RequestBody, Use};
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::access;
@@ -26,7 +26,7 @@ const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// What clients in Go say of a timeout, whose words `kubernetes.retries.retryableErrors` has by default.
 const TIMEOUT_WORDS: &str = "timeout, deadline exceeded";
 
-impl AccountRequests {
+impl RequestService {
     /// Sends a request to the cluster, and waits for the head of its answer. `sends` is called when from then on it may
     /// have been executed.
     pub(super) async fn send(

@@ -116,7 +116,7 @@ async fn reports_of_a_lost_stream_are_discarded_and_the_stop_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     let mut runtimes = Runtimes::new();
-    let readers = AccountReaders::default();
+    let readers = ReaderTrackers::default();
     assert!(readers.ended("u").is_none(), "nothing reads it");
     let reader = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
     runtimes.await_end("u", readers.ended("u").expect("a reader runs"));

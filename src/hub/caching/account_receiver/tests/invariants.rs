@@ -29,7 +29,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The row of the fence, the batches at the shard, and what the agent knows.
 struct World {
-    delivery: AccountDelivery,
+    delivery: AccountReceiver,
     committed: i64,
     queued: Vec<(LaneId, i64, i64)>,
     next_lane: LaneId,
@@ -42,19 +42,19 @@ struct World {
 }
 
 impl World {
-    fn apply(&mut self, effects: Vec<Effect>) {
+    fn apply(&mut self, effects: Vec<ReceiverEffect>) {
         for effect in effects {
             match effect {
-                Effect::Queue(batch) => self.queued.push((batch.lane, batch.prev, batch.seq)),
-                Effect::CloseLane(lane) => self.queued.retain(|(queued, ..)| *queued != lane),
-                Effect::Release(bytes) => self.pending -= bytes,
-                Effect::Send(Frame::Ack(ack)) => {
+                ReceiverEffect::Queue(batch) => self.queued.push((batch.lane, batch.prev, batch.seq)),
+                ReceiverEffect::CloseLane(lane) => self.queued.retain(|(queued, ..)| *queued != lane),
+                ReceiverEffect::Release(bytes) => self.pending -= bytes,
+                ReceiverEffect::Send(Frame::Ack(ack)) => {
                     assert!(ack.seq <= to_wire(self.committed), "acknowledged before the commit");
                     assert!(ack.seq > self.acknowledged, "acknowledged twice");
                     self.acknowledged = ack.seq;
                 }
-                Effect::Send(Frame::Rewind(_)) => self.must_begin = true,
-                Effect::Send(Frame::Resume(resume)) => {
+                ReceiverEffect::Send(Frame::Rewind(_)) => self.must_begin = true,
+                ReceiverEffect::Send(Frame::Resume(resume)) => {
                     self.last = resume.committed_seq;
                     self.highest = self.highest.max(self.last);
                     self.must_begin = false;
@@ -68,7 +68,7 @@ impl World {
         self.next_lane += 1;
         let effects = self.delivery.begin(begin(&["Pod"], true), self.next_lane).expect("it is well-formed");
         self.apply(effects);
-        let effects = self.delivery.assigned(Assignment::Stands("one".into()));
+        let effects = self.delivery.assigned(AssignmentState::Stands("one".into()));
         self.apply(effects);
         let effects = self.delivery.progress(None, &stands(self.committed), 0, Reason::Superseded);
         self.apply(effects);

@@ -13,7 +13,7 @@ use crate::hub::caching::transaction_batching::LaneId;
 
 /// What the stream does.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Effect {
+pub(crate) enum ReceiverEffect {
     /// Send this to the agent.
     Send(Frame),
     /// Read how far the account is written: for Begin, or for these added scopes.
@@ -38,7 +38,7 @@ pub(crate) enum Effect {
 
 /// Why the stream is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DeliveryError {
+pub(crate) enum ReceiverError {
     #[error("batch {seq} of account {uid} cannot be taken")]
     Batch {
         uid: Arc<str>,
@@ -68,7 +68,7 @@ pub(crate) enum DeliveryError {
 
 /// Whether the agent of a session streams an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Assignment {
+pub(crate) enum AssignmentState {
     /// It does, and the fence stands for it. Carries the account's name.
     Stands(Arc<str>),
     /// The fence is not raised for it yet, or what is known of the account is out of date.

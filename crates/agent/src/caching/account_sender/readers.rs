@@ -4,7 +4,7 @@ use super::*;
 use kubesvc_core::cache::left_out_objects;
 use kubesvc_core::wire::common::failure::Class;
 
-impl AccountDelivery {
+impl AccountSender {
     /// The number for the next scope; never used twice.
     pub fn next_scope_id(&mut self) -> u32 {
         self.numbers.scope = self.numbers.scope.saturating_add(1);
@@ -19,18 +19,18 @@ impl AccountDelivery {
         &mut self,
         declarations: Vec<ScopeDeclaration>,
         memory: &mut QueueMemory,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<(), DeclarationError> {
         let mut ids = BTreeSet::new();
         for declaration in &declarations {
             self.check(declaration)?;
             if !ids.insert(declaration.scope_id) {
-                return Err(DeliveryError::NumberUsed(declaration.scope_id));
+                return Err(DeclarationError::NumberUsed(declaration.scope_id));
             }
         }
         // Those that are no more are removed by an earlier batch.
         let live = self.scopes.iter().flat_map(BTreeMap::values).filter(|scope| scope.leaves_after.is_none());
         if live.count() + declarations.len() > MAX_SCOPES {
-            return Err(DeliveryError::TooManyScopes);
+            return Err(DeclarationError::TooManyScopes);
         }
         let is_first = self.scopes.is_none();
         self.scopes.get_or_insert_default();
@@ -40,14 +40,14 @@ impl AccountDelivery {
         Ok(())
     }
 
-    fn check(&self, declaration: &ScopeDeclaration) -> Result<(), DeliveryError> {
+    fn check(&self, declaration: &ScopeDeclaration) -> Result<(), DeclarationError> {
         let id = declaration.scope_id;
         if declaration.scope.as_ref().is_none_or(|scope| scope.kind.is_empty()) {
-            return Err(DeliveryError::NoKind(id));
+            return Err(DeclarationError::NoKind(id));
         }
         let is_used = self.scopes.as_ref().is_some_and(|scopes| scopes.contains_key(&id));
         if is_used || id < self.first_scope_id {
-            return Err(DeliveryError::NumberUsed(id));
+            return Err(DeclarationError::NumberUsed(id));
         }
         Ok(())
     }
@@ -56,7 +56,7 @@ impl AccountDelivery {
         let id = declaration.scope_id;
         let declaration = Arc::new(declaration);
         self.numbers.scope = self.numbers.scope.max(id);
-        let scope = ScopeState {
+        let scope = SenderScope {
             declaration: declaration.clone(),
             is_declared: is_first,
             added: (!is_first).then_some(AddedIn::Queue),
@@ -84,7 +84,7 @@ impl AccountDelivery {
         &mut self,
         declaration: ScopeDeclaration,
         memory: &mut QueueMemory,
-    ) -> Result<(), DeliveryError> {
+    ) -> Result<(), DeclarationError> {
         self.declare(vec![declaration], memory)
     }
 
@@ -96,11 +96,11 @@ impl AccountDelivery {
         &mut self,
         declaration: ScopeDeclaration,
         memory: &mut QueueMemory,
-    ) -> Result<Option<ReaderCommand>, DeliveryError> {
+    ) -> Result<Option<ReaderCommand>, DeclarationError> {
         let id = declaration.scope_id;
         let key = scope_key(&declaration);
         let scope = self.scope_mut(id).filter(|scope| scope.leaves_after.is_none());
-        let scope = scope.filter(|scope| Some(scope.key()) == key).ok_or(DeliveryError::OtherScope(id))?;
+        let scope = scope.filter(|scope| Some(scope.key()) == key).ok_or(DeclarationError::OtherScope(id))?;
         let declaration = Arc::new(declaration);
         scope.declaration = declaration.clone();
         scope.added = Some(AddedIn::Queue);

@@ -17,7 +17,7 @@ const REFUSED_TIME: Duration = Duration::from_secs(30);
 const MIN_IDENTITY_REFUSALS: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum LookPhase {
     /// The next look begins at this time.
     Waiting(Instant),
     /// A look runs; whether another one was asked for since it began.
@@ -47,7 +47,7 @@ struct RefusedCredential {
 /// The looks of one account at its cluster, one at a time: a slow one is not replaced, or it would never end.
 #[derive(Clone, Debug)]
 pub(super) struct LookSchedule {
-    phase: Phase,
+    phase: LookPhase,
     /// Whether the credential is to be read again.
     must_connect: bool,
     /// Whether the look that runs has read the credential again, and so asks for the cluster's identity.
@@ -59,20 +59,20 @@ pub(super) struct LookSchedule {
 impl LookSchedule {
     /// A first look is due at once.
     pub(super) fn new(now: Instant) -> Self {
-        Self { phase: Phase::Waiting(now), must_connect: true, is_connecting: false, refused: None }
+        Self { phase: LookPhase::Waiting(now), must_connect: true, is_connecting: false, refused: None }
     }
 
     /// When the next look begins; `None` while one runs.
     pub(super) fn due_at(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Waiting(due) => Some(due),
-            Phase::Looking { .. } => None,
+            LookPhase::Waiting(due) => Some(due),
+            LookPhase::Looking { .. } => None,
         }
     }
 
     /// A look begins. Returns whether it reads the credential again.
     pub(super) fn begins(&mut self) -> bool {
-        self.phase = Phase::Looking { is_asked: false };
+        self.phase = LookPhase::Looking { is_asked: false };
         self.is_connecting = self.must_connect;
         self.must_connect
     }
@@ -82,9 +82,9 @@ impl LookSchedule {
     pub(super) fn asked(&mut self, must_connect: bool, now: Instant) {
         self.must_connect |= must_connect;
         self.phase = match self.phase {
-            Phase::Waiting(due) if self.refused.is_some() => Phase::Waiting(due),
-            Phase::Waiting(due) => Phase::Waiting(due.min(now + MIN_DISCOVERY_INTERVAL)),
-            Phase::Looking { .. } => Phase::Looking { is_asked: true },
+            LookPhase::Waiting(due) if self.refused.is_some() => LookPhase::Waiting(due),
+            LookPhase::Waiting(due) => LookPhase::Waiting(due.min(now + MIN_DISCOVERY_INTERVAL)),
+            LookPhase::Looking { .. } => LookPhase::Looking { is_asked: true },
         };
     }
 
@@ -132,10 +132,10 @@ impl LookSchedule {
                 refused.interval = (2 * interval).min(MAX_REFUSED_INTERVAL);
                 interval
             }
-            (None, Phase::Looking { is_asked: true }) => MIN_DISCOVERY_INTERVAL,
+            (None, LookPhase::Looking { is_asked: true }) => MIN_DISCOVERY_INTERVAL,
             (None, _) => DISCOVERY_INTERVAL,
         };
-        self.phase = Phase::Waiting(now + interval);
+        self.phase = LookPhase::Waiting(now + interval);
     }
 }
 

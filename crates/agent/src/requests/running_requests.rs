@@ -55,7 +55,7 @@ pub(super) enum RequestKind {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RunningEntry {
     uid: String,
     shown: RunningRequest,
     kind: RequestKind,
@@ -76,7 +76,7 @@ pub(super) enum AddError {
 /// All requests that run.
 #[derive(Debug)]
 pub(super) struct RunningRequests {
-    entries: Mutex<BTreeMap<u64, Entry>>,
+    entries: Mutex<BTreeMap<u64, RunningEntry>>,
     next: AtomicU64,
     /// Number of answers of writes that are on their way to the hub.
     answering: AtomicUsize,
@@ -127,7 +127,7 @@ impl RunningRequests {
             return Err(AddError::TooMany);
         }
         let (serial, end) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
-        let entry = Entry { uid: uid.to_owned(), shown, kind, end: end.clone() };
+        let entry = RunningEntry { uid: uid.to_owned(), shown, kind, end: end.clone() };
         entries.insert(serial, entry);
         self.count.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));
         Ok(Running { all: Arc::clone(self), serial, end })
@@ -144,7 +144,7 @@ impl RunningRequests {
         self.entries.lock().values().map(|entry| entry.shown.clone()).collect()
     }
 
-    /// Ends the requests of an account; see [`AccountRequests::stop`](super::AccountRequests::stop).
+    /// Ends the requests of an account; see [`RequestService::stop`](super::RequestService::stop).
     pub(super) fn stop(self: &Arc<Self>, uid: &str) -> Option<impl Future<Output = ()> + Send + use<>> {
         let awaited: Vec<u64> = {
             let entries = self.entries.lock();
@@ -159,8 +159,9 @@ impl RunningRequests {
         let cut = CutOnDrop { all: Arc::clone(self), serials: awaited };
         let has_awaited = !cut.serials.is_empty();
         has_awaited.then_some(async move {
-            let is_over =
-                |entries: &BTreeMap<u64, Entry>| !cut.serials.iter().any(|one| entries.contains_key(one));
+            let is_over = |entries: &BTreeMap<u64, RunningEntry>| {
+                !cut.serials.iter().any(|one| entries.contains_key(one))
+            };
             cut.all.until(is_over).await;
         })
     }
@@ -180,7 +181,7 @@ impl RunningRequests {
         .await;
     }
 
-    async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, Entry>) -> bool) {
+    async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, RunningEntry>) -> bool) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);

@@ -12,9 +12,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::io::ReaderStream;
 
-use super::AccountRequests;
-use super::running::Running;
-use super::serving::{CheckedRequest, not_sent};
+use super::RequestService;
+use super::checked_request::{CheckedRequest, not_sent};
+use super::running_requests::Running;
 use super::writes::AwaitedWrite;
 use crate::cluster::{ClusterResponse, ResponseBody};
 use crate::wire_failure::after_send;
@@ -61,7 +61,7 @@ pub(super) async fn answer_write(exchange: &Exchange<AgentEnd>, awaited: Awaited
     }
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Sends the answer on as it arrives. When the agent drains, a watch whose events are lines ends at the end of one;
     /// what else still runs is cut with the stream, so that it never looks whole.
     pub(super) async fn stream_answer(

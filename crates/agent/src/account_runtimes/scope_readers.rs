@@ -1,4 +1,4 @@
-//! What runs for an account whose objects are streamed: the choice of its scopes, and a reader for each.
+//! The readers of one account whose objects are streamed: the choice of its scopes, and a reader for each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::account::account_readers::LostAccount;
-use crate::account::cached_accounts::ReadingParts;
-use crate::account::look_schedule::{AfterFailedLook, LookSchedule};
-use crate::account::reader_sink::{LookRequests, ScopeSink};
-use crate::account::synthetic_reader;
+use crate::account_runtimes::caching_supervisor::ReadingParts;
+use crate::account_runtimes::look_schedule::{AfterFailedLook, LookSchedule};
+use crate::account_runtimes::reader_reports::LostAccount;
+use crate::account_runtimes::reader_sink::{LookRequests, ScopeSink};
+use crate::account_runtimes::synthetic_reader;
 use crate::account_table;
 use crate::activation::{Activator, DefinitionOrigin, DiscoveryTags, ServedKinds};
 use crate::caching::{BasisError, ReaderCommand, ReaderId, ScopeBasis, SharedStream};
@@ -46,9 +46,9 @@ const MAX_READER_INPUTS: usize = 8;
 /// Maximum number of kinds that the hub is told are left out.
 const MAX_KINDS_LEFT_OUT: usize = 1_000;
 
-/// What an account is told.
+/// Input of the readers of an account.
 #[derive(Debug)]
-pub(super) enum AccountInput {
+pub(super) enum ReadersInput {
     /// A command for its readers.
     Command(ReaderCommand),
     /// Its definition or its rules are others now.
@@ -57,13 +57,13 @@ pub(super) enum AccountInput {
 
 /// Reads the objects of one account under one fence, until it is dropped.
 #[derive(Debug)]
-pub(super) struct CachedAccount {
+pub(super) struct ScopeReaders {
     pub(super) account: account_table::CachedAccount,
     /// Connects to the account's cluster, and where its definition comes from.
     pub(super) activator: (Activator, DefinitionOrigin),
     pub(super) shared: Arc<SharedStream>,
     pub(super) context: ReaderContext,
-    pub(super) inputs: mpsc::Receiver<AccountInput>,
+    pub(super) inputs: mpsc::Receiver<ReadersInput>,
     pub(super) parts: ReadingParts,
     /// All that reads the account.
     pub(super) tracker: TaskTracker,
@@ -130,7 +130,7 @@ impl WatchedScope {
     }
 }
 
-impl CachedAccount {
+impl ScopeReaders {
     /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
         let begun = Instant::now();
@@ -142,8 +142,8 @@ impl CachedAccount {
         loop {
             tokio::select! {
                 input = self.inputs.next() => match input {
-                    Some(AccountInput::Command(command)) => self.execute(command),
-                    Some(AccountInput::Changed(account)) => {
+                    Some(ReadersInput::Command(command)) => self.execute(command),
+                    Some(ReadersInput::Changed(account)) => {
                         self.account = account;
                         looking = OptionFuture::from(None);
                         // Over new connections, so that what is served is applied anew, whatever that is.
@@ -204,7 +204,7 @@ impl CachedAccount {
 
     /// Says why the cluster refuses the credential, or that it accepts it.
     fn judge_credential(&self, refused: Option<Failure>) {
-        let CachedAccount { account, parts, .. } = self;
+        let ScopeReaders { account, parts, .. } = self;
         parts.credentials.record(&account.account.uid, &account.definition, refused);
     }
 

@@ -1,5 +1,5 @@
 //! One account on one Caching stream: what the hub does with Begin, Batch and End, and with what the database says.
-//! Pure: the decisions come out as [`Effect`]s, which the stream carries out.
+//! Pure: the decisions come out as [`ReceiverEffect`]s, which the stream carries out.
 //!
 //! A batch is taken only if it follows the last one that was taken. Whatever does not follow gets Rewind, and what
 //! arrives after that is ignored until the agent sends Begin anew. A batch that breaks the protocol is an error, which
@@ -27,11 +27,11 @@ use super::scopes::{self, DeclaredScopes};
 use super::transaction_batching::LaneId;
 
 pub(crate) use accepted_batch::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
-pub(crate) use effects::{Assignment, DeliveryError, DeliveryState, Effect};
-use problems::{Problems, report_of_unread};
+pub(crate) use effects::{AssignmentState, DeliveryState, ReceiverEffect, ReceiverError};
+use problems::{AccountProblems, report_of_unread};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ReceiverPhase {
     /// Begin is not complete.
     Declaring,
     /// All scopes are declared; the fence does not stand yet.
@@ -63,14 +63,14 @@ struct Outstanding {
 
 /// One account on one stream, under one epoch.
 #[derive(Clone, Debug)]
-pub(crate) struct AccountDelivery {
+pub(crate) struct AccountReceiver {
     uid: Arc<str>,
     epoch: CachingEpoch,
     account: Arc<str>,
     lane: LaneId,
     /// The agent's number for its delivery, which answers name.
     delivery: u64,
-    phase: Phase,
+    phase: ReceiverPhase,
     scopes: DeclaredScopes,
     /// Keys of the lists that run, by scope.
     listing: HashMap<u32, String>,
@@ -80,12 +80,12 @@ pub(crate) struct AccountDelivery {
     /// Events of the outstanding batches.
     uncommitted_events: usize,
     /// Why kinds are not read.
-    problems: Problems,
+    problems: AccountProblems,
     /// Why the agent could not reach the cluster, until the account is known to be assigned to it or is begun.
     unread: Option<Failure>,
 }
 
-impl AccountDelivery {
+impl AccountReceiver {
     pub(crate) fn new(uid: Arc<str>, epoch: CachingEpoch, lane: LaneId) -> Self {
         Self {
             account: Arc::from(""),
@@ -93,13 +93,13 @@ impl AccountDelivery {
             epoch,
             lane,
             delivery: 0,
-            phase: Phase::Declaring,
+            phase: ReceiverPhase::Declaring,
             scopes: DeclaredScopes::default(),
             listing: HashMap::new(),
             unsynced: HashSet::new(),
             outstanding: VecDeque::new(),
             uncommitted_events: 0,
-            problems: Problems::default(),
+            problems: AccountProblems::default(),
             unread: None,
         }
     }
@@ -131,28 +131,29 @@ impl AccountDelivery {
 
     /// Whether it waits for its fence.
     pub(crate) fn awaits_fence(&self) -> bool {
-        self.phase == Phase::Waiting || self.unread.is_some()
+        self.phase == ReceiverPhase::Waiting || self.unread.is_some()
     }
 
     /// Whether the agent sends nothing more and everything is committed.
     pub(crate) fn is_finished(&self) -> bool {
-        matches!(self.phase, Phase::Ended { .. }) && self.outstanding.is_empty()
+        matches!(self.phase, ReceiverPhase::Ended { .. }) && self.outstanding.is_empty()
     }
 
     /// Whether nothing more is taken. Batches that were sent before may still arrive.
     pub(crate) fn is_revoked(&self) -> bool {
-        self.phase == Phase::Revoked
+        self.phase == ReceiverPhase::Revoked
     }
 
     /// State as it is counted; absent for one that is no longer streamed.
     pub(crate) fn state(&self) -> Option<DeliveryState> {
         match self.phase {
-            Phase::Flowing { .. } if self.unsynced.is_empty() => Some(DeliveryState::Synced),
-            Phase::Flowing { .. } => Some(DeliveryState::Listing),
-            Phase::Ended { .. } | Phase::Revoked => None,
-            Phase::Declaring | Phase::Waiting | Phase::Resuming | Phase::Rewound => {
-                Some(DeliveryState::Waiting)
-            }
+            ReceiverPhase::Flowing { .. } if self.unsynced.is_empty() => Some(DeliveryState::Synced),
+            ReceiverPhase::Flowing { .. } => Some(DeliveryState::Listing),
+            ReceiverPhase::Ended { .. } | ReceiverPhase::Revoked => None,
+            ReceiverPhase::Declaring
+            | ReceiverPhase::Waiting
+            | ReceiverPhase::Resuming
+            | ReceiverPhase::Rewound => Some(DeliveryState::Waiting),
         }
     }
 
@@ -161,9 +162,9 @@ impl AccountDelivery {
     }
 
     /// Handles a frame of Begin. One that comes after the last starts over, under `lane`.
-    pub(crate) fn begin(&mut self, begin: Begin, lane: LaneId) -> Result<Vec<Effect>, DeliveryError> {
+    pub(crate) fn begin(&mut self, begin: Begin, lane: LaneId) -> Result<Vec<ReceiverEffect>, ReceiverError> {
         let mut effects = Vec::new();
-        if self.phase != Phase::Declaring {
+        if self.phase != ReceiverPhase::Declaring {
             effects = self.abandon();
             *self = Self::new(Arc::clone(&self.uid), self.epoch, lane);
         }
@@ -171,10 +172,10 @@ impl AccountDelivery {
         self.delivery = begin.delivery;
         for declaration in begin.scopes {
             let declared = self.scopes.declare(declaration);
-            declared.map_err(|why| DeliveryError::Scope { uid: Arc::clone(&self.uid), why })?;
+            declared.map_err(|why| ReceiverError::Scope { uid: Arc::clone(&self.uid), why })?;
         }
         if begin.last {
-            self.phase = Phase::Waiting;
+            self.phase = ReceiverPhase::Waiting;
         }
         Ok(effects)
     }
@@ -182,24 +183,24 @@ impl AccountDelivery {
     /// Handles that the agent could not reach the cluster so far. Only the last reason counts, and none once the agent
     /// has begun to declare scopes: its batches say more.
     pub(crate) fn unread(&mut self, failure: Failure) {
-        if self.phase == Phase::Declaring && self.scope_count() == 0 {
+        if self.phase == ReceiverPhase::Declaring && self.scope_count() == 0 {
             self.unread = Some(failure);
         }
     }
 
     /// Handles what is known of the assignment while the account waits for it.
-    pub(crate) fn assigned(&mut self, assignment: Assignment) -> Vec<Effect> {
+    pub(crate) fn assigned(&mut self, assignment: AssignmentState) -> Vec<ReceiverEffect> {
         match assignment {
             _ if !self.awaits_fence() => Vec::new(),
-            Assignment::Pending => Vec::new(),
-            Assignment::Revoked(reason) => self.revoke(reason),
-            Assignment::Stands(_) if let Some(failure) = self.unread.take() => {
-                vec![Effect::Report(report_of_unread(self.epoch, &failure))]
+            AssignmentState::Pending => Vec::new(),
+            AssignmentState::Revoked(reason) => self.revoke(reason),
+            AssignmentState::Stands(_) if let Some(failure) = self.unread.take() => {
+                vec![ReceiverEffect::Report(report_of_unread(self.epoch, &failure))]
             }
-            Assignment::Stands(account) => {
+            AssignmentState::Stands(account) => {
                 self.account = account;
-                self.phase = Phase::Resuming;
-                vec![Effect::ReadProgress { lane: self.lane, added: None }]
+                self.phase = ReceiverPhase::Resuming;
+                vec![ReceiverEffect::ReadProgress { lane: self.lane, added: None }]
             }
         }
     }
@@ -212,27 +213,31 @@ impl AccountDelivery {
         stored: &StoredProgress,
         now_ms: i64,
         superseded: Reason,
-    ) -> Vec<Effect> {
+    ) -> Vec<ReceiverEffect> {
         match (added, self.phase, stored) {
-            (None, Phase::Resuming, StoredProgress::Stands { committed, scopes: stored }) => {
-                self.problems = Problems::stored(&self.uid, stored, &self.scopes);
+            (None, ReceiverPhase::Resuming, StoredProgress::Stands { committed, scopes: stored }) => {
+                self.problems = AccountProblems::stored(&self.uid, stored, &self.scopes);
                 let mut effects =
                     self.resume(*committed, &StoredScopes::new(&self.uid.clone(), stored), now_ms);
                 effects.extend(self.report());
                 // They may have been written by another replica.
                 let has_namespaces = self.scopes.keys().into_iter().any(scopes::has_namespaces)
                     || stored.iter().any(|stored| scopes::has_namespaces(&stored.key));
-                effects.extend(has_namespaces.then_some(Effect::NamespacesWritten));
+                effects.extend(has_namespaces.then_some(ReceiverEffect::NamespacesWritten));
                 effects
             }
             // The fence fell after it was raised; whoever raises fences finds out.
-            (None, Phase::Resuming, StoredProgress::Lower(_)) => {
-                self.phase = Phase::Waiting;
+            (None, ReceiverPhase::Resuming, StoredProgress::Lower(_)) => {
+                self.phase = ReceiverPhase::Waiting;
                 Vec::new()
             }
-            (None, Phase::Resuming, StoredProgress::Higher(_)) => self.revoke(superseded),
-            (None, Phase::Resuming, StoredProgress::Gone) => self.revoke(Reason::AccountGone),
-            (Some(added), Phase::Flowing { committed, .. }, StoredProgress::Stands { scopes, .. }) => {
+            (None, ReceiverPhase::Resuming, StoredProgress::Higher(_)) => self.revoke(superseded),
+            (None, ReceiverPhase::Resuming, StoredProgress::Gone) => self.revoke(Reason::AccountGone),
+            (
+                Some(added),
+                ReceiverPhase::Flowing { committed, .. },
+                StoredProgress::Stands { scopes, .. },
+            ) => {
                 let uid = Arc::clone(&self.uid);
                 let stored = StoredScopes::new(&uid, scopes);
                 self.answer(added, committed, &stored, Vec::new(), now_ms)
@@ -242,12 +247,12 @@ impl AccountDelivery {
         }
     }
 
-    fn resume(&mut self, committed: i64, stored: &StoredScopes<'_>, now_ms: i64) -> Vec<Effect> {
+    fn resume(&mut self, committed: i64, stored: &StoredScopes<'_>, now_ms: i64) -> Vec<ReceiverEffect> {
         let declared = self.scopes.all();
         let ids: Vec<_> = declared.iter().map(|scope| scope.id).collect();
         let others = stored.others(&declared);
-        self.phase = Phase::Flowing { received: committed, committed };
-        let mut effects = vec![Effect::OpenLane(self.lane)];
+        self.phase = ReceiverPhase::Flowing { received: committed, committed };
+        let mut effects = vec![ReceiverEffect::OpenLane(self.lane)];
         effects.extend(self.answer(&ids, committed, stored, others, now_ms));
         effects
     }
@@ -259,7 +264,7 @@ impl AccountDelivery {
         stored: &StoredScopes<'_>,
         others: Vec<String>,
         now_ms: i64,
-    ) -> Vec<Effect> {
+    ) -> Vec<ReceiverEffect> {
         let mut checkpoints = Vec::with_capacity(ids.len());
         // One that was removed since is not answered.
         for scope in ids.iter().filter_map(|id| self.scopes.get(*id).ok()) {
@@ -272,29 +277,32 @@ impl AccountDelivery {
             checkpoints.push(checkpoint);
         }
         let frames = resume::frames(&self.fence(), to_wire(committed), checkpoints, others);
-        let numbered = |frame| Effect::Send(Frame::Resume(Resume { delivery: self.delivery, ..frame }));
+        let numbered =
+            |frame| ReceiverEffect::Send(Frame::Resume(Resume { delivery: self.delivery, ..frame }));
         frames.into_iter().map(numbered).collect()
     }
 
     /// Handles a batch of `bytes` bytes.
-    pub(crate) fn batch(&mut self, batch: Batch, bytes: u64) -> Result<Vec<Effect>, DeliveryError> {
+    pub(crate) fn batch(&mut self, batch: Batch, bytes: u64) -> Result<Vec<ReceiverEffect>, ReceiverError> {
         let (uid, seq) = (Arc::clone(&self.uid), batch.seq);
         let (received, committed) = match self.phase {
-            Phase::Flowing { received, committed } => (received, committed),
+            ReceiverPhase::Flowing { received, committed } => (received, committed),
             // Sent before the agent heard of it.
-            Phase::Rewound | Phase::Revoked | Phase::Ended { .. } => return Ok(vec![Effect::Release(bytes)]),
-            Phase::Declaring | Phase::Waiting | Phase::Resuming => {
-                return Err(DeliveryError::NotResumed { uid, seq });
+            ReceiverPhase::Rewound | ReceiverPhase::Revoked | ReceiverPhase::Ended { .. } => {
+                return Ok(vec![ReceiverEffect::Release(bytes)]);
+            }
+            ReceiverPhase::Declaring | ReceiverPhase::Waiting | ReceiverPhase::Resuming => {
+                return Err(ReceiverError::NotResumed { uid, seq });
             }
         };
         let wire_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let size = batch_check::check(&batch, wire_bytes).map_err(|why| DeliveryError::Batch {
+        let size = batch_check::check(&batch, wire_bytes).map_err(|why| ReceiverError::Batch {
             uid: Arc::clone(&uid),
             seq,
             why,
         })?;
         if to_wire(received) != batch.prev {
-            let mut effects = vec![Effect::Release(bytes)];
+            let mut effects = vec![ReceiverEffect::Release(bytes)];
             effects.extend(self.rewind(committed));
             return Ok(effects);
         }
@@ -310,8 +318,8 @@ impl AccountDelivery {
             synced: accepted.synced,
             has_namespaces: accepted.has_namespaces,
         });
-        self.phase = Phase::Flowing { received: accepted.batch.seq, committed };
-        let mut effects = vec![Effect::Queue(Box::new(accepted.batch))];
+        self.phase = ReceiverPhase::Flowing { received: accepted.batch.seq, committed };
+        let mut effects = vec![ReceiverEffect::Queue(Box::new(accepted.batch))];
         if accepted.has_problems {
             effects.extend(self.report());
         }
@@ -319,13 +327,15 @@ impl AccountDelivery {
     }
 
     /// Handles a batch for which there is no room: the agent sends Begin anew, and the answer waits for the database.
-    pub(crate) fn refuse_batch(&mut self, bytes: u64) -> Vec<Effect> {
-        let release = Effect::Release(bytes);
+    pub(crate) fn refuse_batch(&mut self, bytes: u64) -> Vec<ReceiverEffect> {
+        let release = ReceiverEffect::Release(bytes);
         match self.phase {
-            Phase::Flowing { committed, .. } => {
+            ReceiverPhase::Flowing { committed, .. } => {
                 // No commit was lost, so it is no Rewind to alert on.
-                let rewind =
-                    self.rewind(committed).into_iter().filter(|effect| *effect != Effect::CountRewind);
+                let rewind = self
+                    .rewind(committed)
+                    .into_iter()
+                    .filter(|effect| *effect != ReceiverEffect::CountRewind);
                 [release].into_iter().chain(rewind).collect()
             }
             _ => vec![release],
@@ -333,27 +343,30 @@ impl AccountDelivery {
     }
 
     /// What the account is to say of what is left out, as far as it is known.
-    fn report(&self) -> Option<Effect> {
-        self.problems.report(self.epoch, &self.scopes).map(Effect::Report)
+    fn report(&self) -> Option<ReceiverEffect> {
+        self.problems.report(self.epoch, &self.scopes).map(ReceiverEffect::Report)
     }
 
     /// Handles that the agent sends nothing more.
-    pub(crate) fn end(&mut self) -> Vec<Effect> {
+    pub(crate) fn end(&mut self) -> Vec<ReceiverEffect> {
         self.unread = None;
         match self.phase {
-            Phase::Flowing { committed, .. } => self.phase = Phase::Ended { committed },
-            Phase::Ended { .. } | Phase::Revoked => {}
-            Phase::Declaring | Phase::Waiting | Phase::Resuming | Phase::Rewound => {
-                self.phase = Phase::Ended { committed: 0 };
+            ReceiverPhase::Flowing { committed, .. } => self.phase = ReceiverPhase::Ended { committed },
+            ReceiverPhase::Ended { .. } | ReceiverPhase::Revoked => {}
+            ReceiverPhase::Declaring
+            | ReceiverPhase::Waiting
+            | ReceiverPhase::Resuming
+            | ReceiverPhase::Rewound => {
+                self.phase = ReceiverPhase::Ended { committed: 0 };
             }
         }
-        if self.outstanding.is_empty() { vec![Effect::CloseLane(self.lane)] } else { Vec::new() }
+        if self.outstanding.is_empty() { vec![ReceiverEffect::CloseLane(self.lane)] } else { Vec::new() }
     }
 
     /// Handles what the fence said to all batches up to `seq`. `superseded` is the reason if another process was
     /// elected.
-    pub(crate) fn outcome(&mut self, seq: i64, check: FenceCheck, superseded: Reason) -> Vec<Effect> {
-        if !matches!(self.phase, Phase::Flowing { .. } | Phase::Ended { .. }) {
+    pub(crate) fn outcome(&mut self, seq: i64, check: FenceCheck, superseded: Reason) -> Vec<ReceiverEffect> {
+        if !matches!(self.phase, ReceiverPhase::Flowing { .. } | ReceiverPhase::Ended { .. }) {
             return Vec::new();
         }
         match check {
@@ -367,9 +380,9 @@ impl AccountDelivery {
         }
     }
 
-    fn committed(&mut self, seq: i64) -> Vec<Effect> {
+    fn committed(&mut self, seq: i64) -> Vec<ReceiverEffect> {
         let ack = Ack { fence: Some(self.fence()), seq: to_wire(seq) };
-        let mut effects = vec![Effect::Send(Frame::Ack(ack))];
+        let mut effects = vec![ReceiverEffect::Send(Frame::Ack(ack))];
         let (mut bytes, mut added, mut has_namespaces) = (0, Vec::new(), false);
         while let Some(batch) = self.outstanding.pop_front_if(|batch| batch.seq <= seq) {
             bytes += batch.bytes;
@@ -382,60 +395,60 @@ impl AccountDelivery {
                 let is_current = self.listing.get(&scope_id) == Some(&sync_key);
                 if let Some(scope) = self.scopes.get(scope_id).ok().filter(|_| is_current) {
                     let scope = Arc::clone(scope);
-                    effects.push(Effect::SendBasis { lane: self.lane, scope, sync_key });
+                    effects.push(ReceiverEffect::SendBasis { lane: self.lane, scope, sync_key });
                 }
             }
             for scope_id in &batch.synced {
                 self.unsynced.remove(scope_id);
             }
         }
-        effects.insert(1, Effect::Release(bytes));
-        effects.extend(has_namespaces.then_some(Effect::NamespacesWritten));
+        effects.insert(1, ReceiverEffect::Release(bytes));
+        effects.extend(has_namespaces.then_some(ReceiverEffect::NamespacesWritten));
         match &mut self.phase {
-            Phase::Flowing { committed, .. } => *committed = seq.max(*committed),
-            Phase::Ended { committed } => {
+            ReceiverPhase::Flowing { committed, .. } => *committed = seq.max(*committed),
+            ReceiverPhase::Ended { committed } => {
                 *committed = seq.max(*committed);
                 if self.outstanding.is_empty() {
-                    effects.push(Effect::CloseLane(self.lane));
+                    effects.push(ReceiverEffect::CloseLane(self.lane));
                 }
                 return effects;
             }
             _ => {}
         }
         if !added.is_empty() {
-            effects.push(Effect::ReadProgress { lane: self.lane, added: Some(added) });
+            effects.push(ReceiverEffect::ReadProgress { lane: self.lane, added: Some(added) });
         }
         effects
     }
 
-    fn rewind(&mut self, committed: i64) -> Vec<Effect> {
+    fn rewind(&mut self, committed: i64) -> Vec<ReceiverEffect> {
         let mut effects = self.abandon();
-        let ended = matches!(self.phase, Phase::Ended { .. });
-        effects.push(Effect::CountRewind);
+        let ended = matches!(self.phase, ReceiverPhase::Ended { .. });
+        effects.push(ReceiverEffect::CountRewind);
         if !ended {
-            self.phase = Phase::Rewound;
+            self.phase = ReceiverPhase::Rewound;
             let rewind = Rewind { fence: Some(self.fence()), committed_seq: to_wire(committed) };
-            effects.push(Effect::Send(Frame::Rewind(rewind)));
+            effects.push(ReceiverEffect::Send(Frame::Rewind(rewind)));
         }
         effects
     }
 
     /// Handles that nothing more of the account is taken.
-    pub(crate) fn revoke(&mut self, reason: Reason) -> Vec<Effect> {
+    pub(crate) fn revoke(&mut self, reason: Reason) -> Vec<ReceiverEffect> {
         let mut effects = self.abandon();
-        self.phase = Phase::Revoked;
+        self.phase = ReceiverPhase::Revoked;
         (self.scopes, self.listing, self.unsynced, self.unread) = Default::default();
         let revoked = Revoked { fence: Some(self.fence()), reason: reason.into() };
-        effects.push(Effect::Send(Frame::Revoked(revoked)));
+        effects.push(ReceiverEffect::Send(Frame::Revoked(revoked)));
         effects
     }
 
     /// Drops what is not committed yet; the agent sends it again.
-    pub(crate) fn abandon(&mut self) -> Vec<Effect> {
+    pub(crate) fn abandon(&mut self) -> Vec<ReceiverEffect> {
         let bytes = self.outstanding.drain(..).map(|batch| batch.bytes).sum();
         self.uncommitted_events = 0;
-        let release = (bytes > 0).then_some(Effect::Release(bytes));
-        release.into_iter().chain([Effect::CloseLane(self.lane)]).collect()
+        let release = (bytes > 0).then_some(ReceiverEffect::Release(bytes));
+        release.into_iter().chain([ReceiverEffect::CloseLane(self.lane)]).collect()
     }
 }
 

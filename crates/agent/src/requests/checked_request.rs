@@ -11,14 +11,14 @@ use prost::bytes::{Bytes, BytesMut};
 use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
-use super::answering::{answer_write, whole_answer};
-use super::running::{AddError, RequestKind, RequestState, Running, RunningRequest};
+use super::answers::{answer_write, whole_answer};
+use super::running_requests::{AddError, RequestKind, RequestState, Running, RunningRequest};
 use super::writes::RecordedWrite;
-use super::{AccountRequests, MAX_BODIES_BYTES};
+use super::{MAX_BODIES_BYTES, RequestService};
 use crate::account_table::HeldDefinition;
 use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
-use kubesvc_core::requests::access::{self, Access, AccountBounds};
+use kubesvc_core::requests::access::{self, AccessDecision, AccountBounds};
 use kubesvc_core::requests::headers::{is_upgrade, passed_on};
 use kubesvc_core::requests::journal::WriteStart;
 use kubesvc_core::requests::streams::Event;
@@ -57,12 +57,12 @@ impl CheckedRequest {
 
 /// A body, whose bytes count against the limit of all bodies until this is dropped.
 struct HeldBody {
-    service: Arc<AccountRequests>,
+    service: Arc<RequestService>,
     counted: usize,
     bytes: Bytes,
 }
 
-impl AccountRequests {
+impl RequestService {
     /// Serves a request. Everything that decides whether its id is known happens before this returns.
     pub(super) fn open(self: &Arc<Self>, exchange: Exchange<AgentEnd>, open: Open) {
         let request_id = open.request_id.clone();
@@ -160,9 +160,9 @@ impl AccountRequests {
         };
         let asked = (method.as_str(), open.upgrade);
         let is_if_cluster_wide = match access::judge(self.settings.allow, bounds, asked, &path) {
-            Access::Allowed => false,
-            Access::IfClusterWide => true,
-            Access::Refused(why) => return Err(before_send(Class::Forbidden, why)),
+            AccessDecision::Allowed => false,
+            AccessDecision::IfClusterWide => true,
+            AccessDecision::Refused(why) => return Err(before_send(Class::Forbidden, why)),
         };
         let kind = match (open.write || class == RequestClass::Write, path.watches_objects(method.as_str())) {
             _ if open.upgrade => RequestKind::Read,
@@ -359,7 +359,7 @@ impl AccountRequests {
 }
 
 impl HeldBody {
-    fn empty(service: &Arc<AccountRequests>) -> Self {
+    fn empty(service: &Arc<RequestService>) -> Self {
         Self { service: Arc::clone(service), counted: 0, bytes: Bytes::new() }
     }
 

@@ -10,12 +10,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::account::{AccountReaders, AccountRuntimes, EndedWork, LostAccount, WorkEnd};
+use crate::account_runtimes::{AccountRuntimes, EndedWork, LostAccount, ReaderTrackers, WorkEnd};
 use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
-use crate::requests::{AccountRequests, RequestsConnection};
+use crate::requests::{RequestService, RequestsConnection};
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send};
@@ -46,7 +46,7 @@ pub struct SharedParts {
     /// The connection of the session, if its hub makes requests to clusters.
     pub requests_connection: watch::Sender<Option<RequestsConnection>>,
     /// The requests that run.
-    pub requests: Arc<AccountRequests>,
+    pub requests: Arc<RequestService>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
     /// The agent's metrics.
@@ -58,7 +58,7 @@ pub struct SharedParts {
     /// Notified when a cluster has come to refuse the credential of an account, or accepts it again.
     pub credential_judged: Arc<Notify>,
     /// What reads the objects of accounts.
-    pub readers: AccountReaders,
+    pub readers: ReaderTrackers,
 }
 
 /// Builds the activator for each account.
@@ -92,23 +92,23 @@ impl Activators {
 
 /// The table of accounts, what runs for them, and the reports that wait to be sent.
 #[derive(Debug)]
-pub struct Accounts {
+pub struct CommandExecutor {
     parts: SharedParts,
     runtimes: AccountRuntimes<Result<ActivatedAccount, Failure>>,
-    answers: Answers,
+    answers: ReportQueue,
     /// Attempts that were running at the last check, so that quick ones are not reported as slow.
     seen: HashSet<Attempt>,
     /// Whether the hub of the stream hears of refused credentials. Another one is told that the account is lost.
     hears_refusals: bool,
 }
 
-impl Accounts {
+impl CommandExecutor {
     /// Creates an empty set of accounts.
     pub fn new(parts: SharedParts) -> Self {
         Self {
             parts,
             runtimes: AccountRuntimes::new(),
-            answers: Answers::default(),
+            answers: ReportQueue::default(),
             seen: HashSet::new(),
             hears_refusals: false,
         }
@@ -346,7 +346,7 @@ impl Accounts {
                         failure.message
                     );
                     self.parts.metrics.failed(&failure);
-                    self.answers.push(Report::Lost(*lost));
+                    self.answers.push(QueuedReport::Lost(*lost));
                 }
                 Effect::Kept { account, failure } => {
                     self.parts.metrics.kept.inc();
@@ -375,7 +375,7 @@ impl Accounts {
         if let Some(failure) = failure {
             self.parts.metrics.failed(failure);
         }
-        self.answers.push(Report::Result(answer));
+        self.answers.push(QueuedReport::Result(answer));
     }
 
     fn ended(&mut self, ended: EndedWork<Result<ActivatedAccount, Failure>>) {
@@ -435,12 +435,12 @@ fn log(answer: &AccountResult) {
 
 /// A report to the hub.
 #[derive(Debug)]
-enum Report {
+enum QueuedReport {
     Result(AccountResult),
     Lost(Lost),
 }
 
-impl Report {
+impl QueuedReport {
     /// Size of the report within a frame, in bytes.
     fn size(&self) -> usize {
         let bytes = match self {
@@ -461,15 +461,15 @@ impl Report {
 /// Queue of reports in the order in which they are sent. Beyond a size limit, reports are queued without namespaces;
 /// the link session bounds their number.
 #[derive(Debug, Default)]
-struct Answers {
+struct ReportQueue {
     /// Each report with its size in bytes.
-    waiting: VecDeque<(Report, usize)>,
+    waiting: VecDeque<(QueuedReport, usize)>,
     bytes: usize,
 }
 
-impl Answers {
+impl ReportQueue {
     /// Appends a report.
-    fn push(&mut self, mut report: Report) {
+    fn push(&mut self, mut report: QueuedReport) {
         let mut bytes = report.size();
         if self.bytes + bytes > MAX_WAITING_BYTES {
             report.without_namespaces();
@@ -486,7 +486,7 @@ impl Answers {
         while let Some((next, size)) = self.waiting.front() {
             bytes += size;
             let is_full = results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > max_bytes;
-            if !results.is_empty() && (is_full || matches!(next, Report::Lost(_))) {
+            if !results.is_empty() && (is_full || matches!(next, QueuedReport::Lost(_))) {
                 break;
             }
             let Some((mut report, size)) = self.waiting.pop_front() else { break };
@@ -495,8 +495,8 @@ impl Answers {
                 report.without_namespaces();
             }
             match report {
-                Report::Result(result) => results.push(result),
-                Report::Lost(lost) => return Some(Frame::Lost(lost)),
+                QueuedReport::Result(result) => results.push(result),
+                QueuedReport::Lost(lost) => return Some(Frame::Lost(lost)),
             }
         }
         (!results.is_empty()).then_some(Frame::AccountResults(AccountResults { results }))
@@ -518,14 +518,14 @@ mod tests {
     use super::*;
     use kubesvc_core::wire::ops::ClusterIdentity;
 
-    fn held(namespaces: usize) -> Report {
+    fn held(namespaces: usize) -> QueuedReport {
         let identity = ClusterIdentity {
             namespaces: (0..namespaces).map(|one| format!("{one:0>60}")).collect(),
             namespaces_count: u32::try_from(namespaces).expect("few"),
             ..ClusterIdentity::default()
         };
         let outcome = Some(Outcome::Identity(identity));
-        Report::Result(AccountResult { outcome, ..AccountResult::default() })
+        QueuedReport::Result(AccountResult { outcome, ..AccountResult::default() })
     }
 
     fn results(frame: Option<Frame>) -> Vec<AccountResult> {
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn queued_reports_are_bounded_in_bytes_and_keep_the_namespace_count() {
-        let mut answers = Answers::default();
+        let mut answers = ReportQueue::default();
         (0..100).for_each(|_| answers.push(held(10_000)));
         assert_eq!(answers.len(), 100);
         assert!(answers.bytes <= MAX_WAITING_BYTES + 100 * 64, "{}", answers.bytes);
@@ -559,22 +559,22 @@ mod tests {
 
     #[test]
     fn a_frame_is_no_larger_than_its_hub_takes_even_if_one_answer_is() {
-        let mut answers = Answers::default();
+        let mut answers = ReportQueue::default();
         (0..100).for_each(|_| answers.push(held(100)));
         answers.push(held(10_000));
         let mut frames = Vec::new();
         while answers.len() > 0 {
             frames.push(results(answers.take(64 * 1024)));
         }
-        let size = |result: &AccountResult| Report::Result(result.clone()).size();
+        let size = |result: &AccountResult| QueuedReport::Result(result.clone()).size();
         assert!(frames.iter().all(|frame| frame.iter().map(size).sum::<usize>() <= 64 * 1024));
         assert_eq!(frames.concat().len(), 101);
     }
 
     #[test]
     fn loss_keeps_its_place_among_the_reports() {
-        let mut answers = Answers::default();
-        for report in [held(0), Report::Lost(Lost::default()), held(0), held(0)] {
+        let mut answers = ReportQueue::default();
+        for report in [held(0), QueuedReport::Lost(Lost::default()), held(0), held(0)] {
             answers.push(report);
         }
         assert_eq!(results(answers.take(1 << 20)).len(), 1);

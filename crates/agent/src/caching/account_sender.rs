@@ -25,7 +25,7 @@ use super::memory::{QueueFull, QueueMemory};
 use super::queue::PendingQueue;
 use super::resume::{ResumeAnswer, ResumeAssembly};
 use super::sent_events::SentEvents;
-use super::unacked::{InFlight, UnackedBatches};
+use super::unacked::{InFlightSize, UnackedBatches};
 use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::{Failure, Fence};
@@ -126,7 +126,7 @@ pub enum ReaderCommand {
 
 /// A scope that cannot be declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeliveryError {
+pub enum DeclarationError {
     /// There are too many.
     #[error("the account has {MAX_SCOPES} scopes, which is the limit; cache fewer kinds or namespaces")]
     TooManyScopes,
@@ -185,7 +185,7 @@ struct ListAttempt {
 }
 
 #[derive(Clone, Debug)]
-struct ScopeState {
+struct SenderScope {
     declaration: Arc<ScopeDeclaration>,
     /// Begin names it. A scope that was added is named once that is committed: what comes before it in the chain may
     /// remove the rows of another scope for the same objects.
@@ -218,13 +218,13 @@ struct UnreadCluster {
 
 /// One account under one fence.
 #[derive(Clone, Debug)]
-pub struct AccountDelivery {
+pub struct AccountSender {
     fence: Fence,
     max_resumable_age: Duration,
     numbers: DeliveryNumbers,
     queue: PendingQueue,
     /// `None` until the scopes are known.
-    scopes: Option<BTreeMap<u32, ScopeState>>,
+    scopes: Option<BTreeMap<u32, SenderScope>>,
     /// Why the scopes are not known, if that is to be said.
     unread: Option<UnreadCluster>,
     /// Lowest number of a scope. An answer to the Begin of a former delivery names lower ones.
@@ -252,13 +252,13 @@ fn scope_key(declaration: &ScopeDeclaration) -> Option<String> {
     declaration.scope.as_ref().map(|scope| ScopeKey::from(scope).to_string())
 }
 
-impl ScopeState {
+impl SenderScope {
     fn key(&self) -> String {
         scope_key(&self.declaration).unwrap_or_default()
     }
 }
 
-impl AccountDelivery {
+impl AccountSender {
     /// A delivery whose scopes are not known yet. A checkpoint of `max_resumable_age` or more is not resumed.
     pub fn new(fence: Fence, max_resumable_age: Duration, numbers: DeliveryNumbers) -> Self {
         Self {
@@ -305,7 +305,7 @@ impl AccountDelivery {
     }
 
     /// The same with their events.
-    pub(super) fn in_flight(&self) -> InFlight {
+    pub(super) fn in_flight(&self) -> InFlightSize {
         self.unacked.in_flight()
     }
 
@@ -438,7 +438,7 @@ impl AccountDelivery {
         NextFrame::Batch(frame, bytes)
     }
 
-    fn scope_mut(&mut self, scope_id: u32) -> Option<&mut ScopeState> {
+    fn scope_mut(&mut self, scope_id: u32) -> Option<&mut SenderScope> {
         self.scopes.as_mut()?.get_mut(&scope_id)
     }
 }

@@ -1,4 +1,4 @@
-//! The accounts whose objects are streamed: starts and stops what runs for each, as the table of accounts says.
+//! Starts and stops the readers of the accounts whose objects are streamed, as the table of accounts says.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use crate::ReadingOptions;
-use crate::account::account_readers::{AccountReaders, CredentialVerdicts, LostAccount};
-use crate::account::cached_account::{AccountInput, AccountState, CachedAccount};
-use crate::account::start_groups::StartGroups;
+use crate::account_runtimes::reader_reports::{CredentialVerdicts, LostAccount, ReaderTrackers};
+use crate::account_runtimes::scope_readers::{AccountState, ReadersInput, ScopeReaders};
+use crate::account_runtimes::start_groups::StartGroups;
 use crate::account_table::{self, AccountTable};
-use crate::accounts::Activators;
 use crate::caching::{SharedStream, StreamNotice};
+use crate::command_executor::Activators;
 use crate::metrics::CachedObjectMetrics;
 use crate::scrub::{BodyEncoder, BodyLimits, CompressorError};
 use crate::watch::{LargePieces, ListBudget, ReaderContext, ScopeTiming};
@@ -33,7 +33,7 @@ const MAX_WAITING_INPUTS: usize = 64;
 
 /// Runs the accounts whose objects are streamed.
 #[derive(Debug)]
-pub struct CachedAccounts {
+pub struct CachingSupervisor {
     table: Arc<Mutex<AccountTable>>,
     /// Notified when the table may say something else.
     wake: Arc<Notify>,
@@ -53,7 +53,7 @@ pub struct CachedAccounts {
 #[derive(Clone, Debug)]
 pub struct ReadingParts {
     /// What reads each account.
-    pub readers: AccountReaders,
+    pub readers: ReaderTrackers,
     /// Accounts that cannot be held any longer.
     pub losses: mpsc::Sender<LostAccount>,
     /// Accounts whose credential the cluster refuses.
@@ -68,13 +68,13 @@ pub struct ReadingParts {
 struct RunningAccount {
     fence: Fence,
     account: account_table::CachedAccount,
-    inputs: account_inputs::Sender<AccountInput>,
+    inputs: account_inputs::Sender<ReadersInput>,
     /// Nothing of it is read any more, until its definition is another one.
     is_lost: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl CachedAccounts {
+impl CachingSupervisor {
     /// Runs the accounts that `table` names; `notices` come from the driver of the stream.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl CachedAccounts {
             StreamNotice::Command(command) => {
                 if let Some(running) = self.running.get_mut(&command.account_uid) {
                     // Fails if it has ended, and is removed then.
-                    let _ = running.inputs.send(AccountInput::Command(command.command)).await;
+                    let _ = running.inputs.send(ReadersInput::Command(command.command)).await;
                 }
                 false
             }
@@ -188,7 +188,7 @@ impl CachedAccounts {
                 },
                 Some(running) if is_changed(&running.account, &account) => {
                     running.account = account.clone();
-                    let _ = running.inputs.send(AccountInput::Changed(account)).await;
+                    let _ = running.inputs.send(ReadersInput::Changed(account)).await;
                 }
                 Some(_) => {}
             }
@@ -205,7 +205,7 @@ impl CachedAccounts {
         let activator = self.activators.activator(name, origin);
         let (inputs, receiver) = account_inputs::channel(MAX_WAITING_INPUTS);
         let (tracker, is_lost) = (self.parts.readers.tracker(&uid), Arc::new(AtomicBool::new(false)));
-        let cached = CachedAccount {
+        let cached = ScopeReaders {
             account: account.clone(),
             activator: (activator, origin),
             shared: Arc::clone(&self.shared),
@@ -265,7 +265,7 @@ mod tests {
         let table = Arc::new(Mutex::new(AccountTable::default()));
         let (credentials_changed, (losses, _lost)) = (Arc::new(Notify::new()), mpsc::channel(1));
         let parts = ReadingParts {
-            readers: AccountReaders::default(),
+            readers: ReaderTrackers::default(),
             losses,
             credentials: CredentialVerdicts { table: Arc::clone(&table), changed: credentials_changed },
             watches: WatchRegistry::default(),
@@ -279,7 +279,7 @@ mod tests {
         let shared = Arc::new(SharedStream::new(crate::caching::QueueMemory::default()));
         let wake = (Arc::clone(&table), Arc::new(Notify::new()));
         let mut accounts =
-            CachedAccounts::new(wake, activators, (shared, noticed), (options, parts)).expect("memory");
+            CachingSupervisor::new(wake, activators, (shared, noticed), (options, parts)).expect("memory");
         let (hold_first, hold_second) = (add(&table, "first"), add(&table, "second"));
         hold_first(&table);
         let fence = Fence { account_uid: "first".to_owned(), caching_epoch: 1 };

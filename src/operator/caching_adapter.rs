@@ -1,5 +1,5 @@
-//! What the settings say of an account's cached objects: how its rows are named, and by which rules its agent chooses
-//! what it watches. The hub asks it through its ports; the names and rules themselves are `kubesvc_core::cache`.
+//! Adapter of the hub's ports for cached objects to the settings: how the rows of an account are named, and by which
+//! rules its agent chooses what it watches. The names and rules themselves are `kubesvc_core::cache`.
 
 use std::sync::Arc;
 
@@ -8,22 +8,21 @@ use crate::informers::AccountIndex;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::object_row::{RowError, RowNaming};
-use kubesvc_core::cache::relations;
 use kubesvc_core::cache::rules::{AccountRules, DEFAULT_AUDIT_MS, OperatorRules, to_wire};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_runtime::config::operator::{AccountDefaults, CacheSettings};
-use kubesvc_store::{ObjectBody, ObjectRow, Relation};
+use kubesvc_store::{ObjectBody, ObjectRow};
 
 /// Rows and rules by the operator's settings and the accounts' specs.
-pub(super) struct ObjectRows {
+pub(super) struct CachingAdapter {
     rules: OperatorRules,
     defaults: AccountDefaults,
     accounts: Arc<AccountIndex>,
 }
 
-impl ObjectRows {
+impl CachingAdapter {
     pub(super) fn new(settings: &CacheSettings, accounts: &Arc<AccountIndex>) -> Arc<Self> {
         let CacheSettings { rules, defaults, .. } = settings.clone();
         Arc::new(Self { rules, defaults, accounts: Arc::clone(accounts) })
@@ -34,7 +33,7 @@ impl ObjectRows {
     }
 }
 
-impl RowMapper for ObjectRows {
+impl RowMapper for CachingAdapter {
     fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError> {
         // The classes are those of the last spec seen. Rules made of a later one have another mapping, by which the
         // agent declares the scope anew under another shape.
@@ -48,7 +47,7 @@ impl RowMapper for ObjectRows {
     }
 }
 
-impl CachingRuleSource for ObjectRows {
+impl CachingRuleSource for CachingAdapter {
     fn rules(&self, account: &KubesvcAccount) -> CachingRules {
         let only_managed = self.defaults.only_spinnaker_managed(account.account_name());
         // What is found in a spec concerns whoever wrote it, and is no reason to cache nothing.
@@ -71,9 +70,8 @@ impl ScopeRows for NamedRows {
 
     fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError> {
         let named = self.0.object_row(event).map_err(|why| unnamed(&why))?;
-        let relations = named.relations.relations.into_iter();
         Ok(ObjectRow {
-            relations: relations.map(stored).collect(),
+            relations: named.relations.relations,
             id: named.id,
             kind: named.kind,
             application: named.application,
@@ -88,11 +86,6 @@ impl ScopeRows for NamedRows {
     }
 }
 
-fn stored(relation: relations::Relation) -> Relation {
-    let relations::Relation { to_id, from_type, to_type } = relation;
-    Relation { to_id, from_type, to_type }
-}
-
 fn unnamed(why: &RowError) -> MappingError {
     MappingError(why.to_string())
 }
@@ -104,11 +97,11 @@ mod tests {
     use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
     use kubesvc_runtime::config::{UnknownKeys, load_operator};
 
-    fn rows(accounts: &[KubesvcAccount]) -> Arc<ObjectRows> {
+    fn rows(accounts: &[KubesvcAccount]) -> Arc<CachingAdapter> {
         let index = Arc::new(AccountIndex::default());
         accounts.iter().for_each(|account| index.show(account.clone()));
         let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings;
-        ObjectRows::new(&settings.cache, &index)
+        CachingAdapter::new(&settings.cache, &index)
     }
 
     fn account(spec: KubesvcAccountSpec) -> KubesvcAccount {
@@ -135,7 +128,7 @@ mod tests {
         }
     }
 
-    fn row(rows: &ObjectRows, scope: &Scope) -> ObjectRow {
+    fn row(rows: &CachingAdapter, scope: &Scope) -> ObjectRow {
         let rows = rows.scope("one", scope).expect("the scope has rows");
         rows.row(&event(), ObjectBody::Text("{}".into())).expect("the event has a row")
     }
