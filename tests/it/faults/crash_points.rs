@@ -143,11 +143,10 @@ const CHAINS: &[Trial] = &[
     .of_a_batch(),
     Trial::at(Database::MariaDb, "row-insert:after#2 status:before#2 status:after#11 status:before#3")
         .of_a_batch(),
-    Trial::at(
-        Database::Postgres,
-        "row-insert:before#2 status:after#2 status:before#16 status:after#20 status:after#3",
-    )
-    .of_a_batch(),
+    Trial::at(Database::Postgres, "row-insert:before#2 status:after#2 status:after#20 status:after#3")
+        .of_a_batch(),
+    // What is left of a life after the 16th write of a status may have no 20th one.
+    Trial::at(Database::MariaDb, "status:before#16").of_a_batch(),
 ];
 
 /// One world: its database, its sequence of crash points, and the number of additional accounts.
