@@ -7,12 +7,13 @@ mod cli;
 mod gateway;
 mod kube_client;
 mod lead;
+mod part_settings;
 mod readiness;
 mod replicas;
 mod run;
 mod run_arguments;
 mod security_warnings;
-mod settings;
+pub mod settings;
 mod startup;
 mod state_metrics;
 

@@ -22,6 +22,7 @@
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
 mod account_cache;
+mod account_defaults;
 mod account_writes;
 mod accounts;
 mod agents;
@@ -57,6 +58,7 @@ use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
 
+pub use account_defaults::{AccountDefaults, RuntimeSettings};
 pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
@@ -67,10 +69,10 @@ use crate::operations::Operations;
 use crate::peers::Peers;
 use error::RestError;
 use kubesvc_core::ReplicaId;
+use kubesvc_core::cache::rules::OperatorRules;
 use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::TaskRegistry;
-use kubesvc_runtime::config::operator::CacheSettings;
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::http::HttpLimits;
@@ -123,8 +125,10 @@ pub struct RestSettings {
     pub replica_id: ReplicaId,
     /// Which accounts may use credentials from outside their own namespace.
     pub source_rules: SourceRules,
-    /// Which objects are cached.
-    pub cache: CacheSettings,
+    /// Which kinds are cached.
+    pub cached_kinds: OperatorRules,
+    /// What holds for accounts that do not say themselves.
+    pub account_defaults: AccountDefaults,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
 }

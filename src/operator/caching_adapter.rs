@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use super::settings::CacheSettings;
 use crate::hub::{CachingRuleSource, MappingError, RowMapper, ScopeRows};
 use crate::informers::AccountIndex;
+use crate::rest::AccountDefaults;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::object_row::{RowError, RowNaming};
@@ -12,7 +14,6 @@ use kubesvc_core::cache::rules::{AccountRules, DEFAULT_AUDIT_MS, OperatorRules, 
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
-use kubesvc_runtime::config::operator::{AccountDefaults, CacheSettings};
 use kubesvc_store::{ObjectBody, ObjectRow};
 
 /// Rows and rules by the operator's settings and the accounts' specs.
@@ -93,14 +94,15 @@ fn unnamed(why: &RowError) -> MappingError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operator::settings;
     use kubesvc_core::KubesvcAccountSpec;
     use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
-    use kubesvc_runtime::config::{UnknownKeys, load_operator};
+    use kubesvc_runtime::config::UnknownKeys;
 
     fn rows(accounts: &[KubesvcAccount]) -> Arc<CachingAdapter> {
         let index = Arc::new(AccountIndex::default());
         accounts.iter().for_each(|account| index.show(account.clone()));
-        let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings;
+        let settings = settings::load(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings;
         CachingAdapter::new(&settings.cache, &index)
     }
 

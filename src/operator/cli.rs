@@ -11,8 +11,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::kube_client::install_crypto;
 use super::run;
 use super::run_arguments::RunArguments;
+use super::settings::{self, OperatorSettings};
+use kubesvc_agent::settings::AgentSettings;
 use kubesvc_core::crds;
-use kubesvc_runtime::config::{self, Loaded, SettingsProgram, operator::OperatorSettings};
+use kubesvc_runtime::config::{Loaded, Settings};
 use kubesvc_runtime::process::{self, FAILURE, USAGE};
 use kubesvc_runtime::process::{no_core_dumps, raise_open_files};
 use kubesvc_runtime::telemetry::errors::chain;
@@ -113,15 +115,6 @@ enum ProgramArgument {
     Agent,
 }
 
-impl From<ProgramArgument> for SettingsProgram {
-    fn from(reader: ProgramArgument) -> Self {
-        match reader {
-            ProgramArgument::Operator => Self::Operator,
-            ProgramArgument::Agent => Self::Agent,
-        }
-    }
-}
-
 /// Runs the program.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -129,7 +122,11 @@ pub fn main() -> ExitCode {
         Some(Command::Crds { directory }) => print_crds(directory.as_deref()),
         Some(Command::Openapi) => say(&crate::rest::openapi()),
         Some(Command::SettingsSchema { program }) => {
-            say(&format!("{:#}", config::settings_schema(program.into())))
+            let spec = match program {
+                ProgramArgument::Operator => OperatorSettings::spec(),
+                ProgramArgument::Agent => AgentSettings::spec(),
+            };
+            say(&format!("{:#}", spec.schema()))
         }
         Some(Command::CopyDatabase(arguments)) => match copy_database(&arguments) {
             Ok(summary) => say(&summary),
@@ -144,7 +141,7 @@ pub fn main() -> ExitCode {
 /// Reads the settings. A failure has been reported.
 fn load(arguments: &RunArguments) -> Result<Loaded<OperatorSettings>, ExitCode> {
     let unknown = arguments.config_unknown;
-    let loaded = config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown);
+    let loaded = settings::load(&arguments.config, &|name| std::env::var(name).ok(), unknown);
     loaded.map_err(|error| complain(&error.to_string(), USAGE))
 }
 

@@ -11,10 +11,10 @@ use tracing::info;
 
 use super::OperatorError;
 use super::kube_client::RunLocation;
+use super::settings::GatewaySettings;
 use super::startup;
 use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServingCertificate, TlsFiles};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
-use kubesvc_runtime::config::operator::GatewaySettings;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -47,7 +47,7 @@ impl GatewayPort {
         let names = "kubesvc.gateway.server.address, kubesvc.gateway.server.port";
         let listener = startup::listen(&settings.address, settings.port, names).await?;
         let gateway = Gateway::new(location.replica_id.clone(), ports, stop.clone());
-        let (tls_files, limits) = (settings.tls_files.clone(), settings.limits.clone());
+        let (tls_files, limits) = (settings.tls_files(), settings.limits.clone());
         Ok(Self { listener, tls_files, connections, limits, gateway })
     }
 

@@ -18,10 +18,10 @@ use tower::{BoxError, ServiceBuilder};
 
 use super::OperatorError;
 use super::run_arguments::RunArguments;
+use super::settings::OperatorSettings;
 use crate::leases::LeaseObjects;
 use k8s_openapi::api::core::v1::Namespace;
 use kubesvc_core::{FIELD_MANAGER, Installation, KubesvcAccount, KubesvcAgent, ReplicaId};
-use kubesvc_runtime::config::operator::OperatorSettings;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
 use kubesvc_runtime::proxy::{ProxyConnector, ProxyServer, client_config};
 use kubesvc_runtime::telemetry::outages::Noticing;

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use super::kube_client::RunLocation;
-use super::settings::may_have_peers;
+use super::part_settings::may_have_peers;
+use super::settings::{ClusterMode, ClusterSettings, OperatorSettings};
 use super::{OperatorError, kube_client};
 use crate::hub::Hub;
 use crate::informers::AgentIndex;
@@ -24,7 +25,6 @@ use crate::rest::StartupState;
 use crate::secrets::SharedKey;
 use kubesvc_core::{FIELD_MANAGER, ReplicaId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
-use kubesvc_runtime::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::proxy::client_config;
@@ -153,15 +153,15 @@ pub(super) async fn join(
     stop: &CancellationToken,
 ) -> Result<Peers, OperatorError> {
     let identity = PeerIdentity { replica_id: location.replica_id.clone(), address, host: own_host().await };
-    let settings = &settings.cluster;
-    if settings.mode == ClusterMode::Local {
+    if settings.cluster_mode == ClusterMode::Local {
         return Ok(Peers::alone(identity));
     }
+    let settings = &settings.cluster;
     let lookup = Lookup {
         namespace: settings.namespace.clone().unwrap_or_else(|| location.namespace.clone()),
         service_name_prefix: settings.service_name_prefix.clone(),
         http_port_name: settings.http_port_name.clone(),
-        pod_domain: settings.pod_domain.clone(),
+        pod_domain: settings.pod_domain().map(str::to_owned),
         fail_fast: settings.fail_fast,
     };
     let ways = JoinPoints {

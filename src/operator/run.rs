@@ -14,14 +14,15 @@ use super::caching_adapter::CachingAdapter;
 use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
+use super::part_settings::{
+    Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
+    policy, precedence, rest_settings, source_rules, unapproved_registration_qps,
+};
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
 use super::security_warnings;
-use super::settings::{
-    Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
-    policy, precedence, rest_settings, source_rules, unapproved_registration_qps,
-};
+use super::settings::OperatorSettings;
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
@@ -42,7 +43,7 @@ use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
-use kubesvc_runtime::config::{self, operator::OperatorSettings};
+use kubesvc_runtime::config;
 use kubesvc_runtime::kube_access::{self, KubeAccess};
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::listen::http::HttpMetrics;

@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
-use kubesvc_runtime::config::operator::{Approval, OperationsAuth, OperatorSettings};
+use super::settings::{Approval, OperationsAuth, OperatorSettings};
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
@@ -101,13 +101,14 @@ pub(super) fn register(doors: &[Exposure], registry: &mut Registry) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kubesvc_runtime::config::{UnknownKeys, load_operator};
+    use crate::operator::settings;
+    use kubesvc_runtime::config::UnknownKeys;
     use kubesvc_runtime::telemetry::metrics::Metrics;
 
     fn open(yaml: &str, foreign: bool) -> Vec<&'static str> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), yaml).expect("written");
-        let loaded = load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid");
+        let loaded = settings::load(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid");
         let doors = exposures(&loaded.settings, foreign);
         doors.iter().filter(|door| door.is_open).map(|door| door.name).collect()
     }
@@ -158,7 +159,8 @@ mod tests {
 
     #[test]
     fn the_metric_names_every_exposure() {
-        let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
+        let settings =
+            settings::load(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
         let mut metrics = Metrics::new();
         register(&exposures(&settings, true), &mut metrics.registry);
         let text = metrics.encode();

@@ -1,342 +1,487 @@
-//! Derives the settings of each part from the operator's settings.
+//! The settings of `kubesvc-operator`: its structs, each field with its key, type, default and meaning.
 
+mod cache;
+mod custom_resources;
+#[cfg(test)]
+mod tests;
+mod unread;
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
-use tracing::warn;
+use serde::Deserialize;
 
-use super::kube_client::RunLocation;
-use crate::access::AccessMode;
-use crate::controller::AdoptedRows;
-use crate::hub::{
-    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, BodyFormat, CachingSettings, HubSettings,
-    ListenerSettings, Pings, SessionSettings, StaticAccountSettings,
-};
-use crate::operations::OperationSettings;
-use crate::rest::{BrowserRules, RestSettings};
-use kubesvc_core::lifecycle::LifecyclePolicy;
-use kubesvc_core::name_precedence::Precedence;
-use kubesvc_core::not_watched;
-use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
+pub use cache::{BodyFormat, CacheSettings};
+use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
-    self,
-    operator::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings},
+    ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
+    LimitsAt, Loaded, LoggingSettings, NAMESPACE, NAMESPACES, NAMESPACES_OR_ALL, NAMESPACES_OWN_OR_ALL,
+    ORIGINS, PORT, SettingType, Settings, Source, Spec, Unit, UnknownKeys, Values, count, group, key, millis,
+    seconds,
 };
-use kubesvc_runtime::crash_points;
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::settings;
 
-/// Maximum number of connections from agents.
-const MAX_AGENT_CONNECTIONS: usize = 20_000;
-/// Maximum number of REST connections.
-const REST_CONNECTIONS: usize = 4096;
+const DAY: i64 = 86_400;
+const YEAR: i64 = 365 * DAY;
+const DAY_MS: i64 = DAY * 1000;
+const WEEK: u64 = 7 * 86_400;
+/// Minimum limit on message sizes, in bytes: a smaller one could exclude an agent that holds many accounts for good,
+/// since its hello would not fit.
+const MIN_MESSAGE_BYTES: u64 = 3 * 1024 * 1024 + 64 * 1024;
+/// Maximum time limit for the response to a ping.
+const MAX_PING_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// Maximum interval between two heartbeats.
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(365 * 86_400);
 
-/// Maximum numbers of open connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Connections {
-    /// From agents.
-    pub(super) agents: usize,
-    /// From REST clients.
-    pub(super) rest: usize,
-}
+const CLUSTER_MODE: &str = "kubesvc.cluster";
+const CLUSTER_MODES: SettingType = SettingType::Choice(&["local", "kubernetes", "database"]);
+const UNITS: SettingType = SettingType::Choice(&[
+    "NANOSECONDS",
+    "MICROSECONDS",
+    "MILLISECONDS",
+    "SECONDS",
+    "MINUTES",
+    "HOURS",
+    "DAYS",
+]);
+const PATH: SettingType = SettingType::Optional(4096);
 
-impl Connections {
-    /// As many as the limit of open files allows: five eighths for agents, a quarter for REST. One eighth is left for
-    /// probes, the API server and the database, so that no crowd of clients can block them.
-    pub(super) fn within(open_files: u64) -> Self {
-        let open_files = usize::try_from(open_files).unwrap_or(usize::MAX);
-        let (agents, rest) = (open_files / 8 * 5, open_files / 4);
-        Self { agents: agents.min(MAX_AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
+settings! {
+    /// Every setting of the operator that has an effect.
+    pub struct OperatorSettings {
+        /// The REST server.
+        server: ServerSettings = group("server");
+        /// The hub that agents dial.
+        grpc: GrpcServerSettings = group("kubesvc.grpc.server");
+        /// the database
+        database_url: DatabaseUrl = key("kubesvc.database.url", DATABASE_URL, "sqlite://kubesvc.db");
+        /// rename tables of another product that have kubesvc's names, and keep them
+        take_database_over: bool = key("kubesvc.database.takeOver", FLAG, "false");
+        /// namespaces watched; none: the operator's own
+        watch_namespaces: Vec<String> = key("kubesvc.watchNamespaces", SettingType::List(NAMESPACES_OR_ALL), "");
+        /// Where secret engines read.
+        secrets: SecretsSettings = group("kubesvc.secrets");
+        /// time for an operation in a cluster, unless its caller says another; a delete may wait on top of it
+        operation_wait: Duration = key("kubesvc.cache.operationWaitMs", millis(1, DAY_MS), "30000");
+        /// time for an operation that only reads, unless its caller says another
+        read_wait: Duration = key("kubesvc.cache.onDemandQuickWaitMs", millis(1, DAY_MS), "10000");
+        /// how long a static account is kept without agents, and a zone that was found by asking
+        account_cleanup: Duration = key("kubesvc.cache.accountCleanupFrequencySeconds", seconds(1, YEAR), "600");
+        /// How accounts are added at run time.
+        dynamic_accounts: DynamicAccountsSettings =
+            group("kubesvc.dynamicAccounts").read_as(|mut accounts: DynamicAccountsSettings, _| {
+                accounts.retry_max_delay = accounts.retry_max_delay.max(accounts.retry_frequency);
+                Ok(accounts)
+            });
+        /// Limits on requests to the operator's own API server.
+        kubernetes: KubernetesBudget = group("kubesvc.kubernetes");
+        /// Which agents may have accounts.
+        agents: AgentsSettings = group("kubesvc.agents");
+        /// Which accounts may use credentials that are not in their own namespace.
+        accounts: AccountsSettings = group("kubesvc.accounts");
+        /// Which objects are cached, and how.
+        cache: CacheSettings = group("kubesvc").read_as(cache::checked);
+        /// how replicas find one another; not set: local on SQLite, else kubernetes
+        cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
+        /// How replicas find one another.
+        cluster: ClusterSettings = group("kubesvc.cluster-kubernetes");
+        /// How replicas elect a leader.
+        leader_election: LeaderElectionSettings = group("kubesvc.leaderElection").read_as(leader_election);
+        /// Periodic checks of the connected agents.
+        heartbeat: HeartbeatSettings = group("kubesvc.heartbeat").read_as(heartbeat);
+        /// Operations on accounts.
+        operations: OperationsSettings = group("kubesvc");
+        /// The API of accounts; `None`: it is not served.
+        gateway: Option<GatewaySettings> = group("kubesvc.gateway").read_as(gateway);
+        /// Logging.
+        logging: LoggingSettings = group("logging");
     }
 
-    /// To the API of accounts: from the eighth that is left, since most of its callers come over a few connections of the
-    /// API server.
-    pub(super) fn gateway(self) -> usize {
-        (self.rest / 4).max(16)
+    /// The REST server.
+    pub struct ServerSettings {
+        /// address of the REST server
+        address: String = key("address", ADDRESS, "*");
+        /// port of the REST server
+        port: u16 = key("port", PORT, "7002");
+        /// largest request body
+        max_body_bytes: usize = key("maxBodyBytes", SettingType::Size(1 << 10, 1 << 30), "8MB");
+        /// port for /health alone, which answers probes whatever goes on at the other one; 0: none
+        health_port: Option<u16> =
+            key("health.port", SettingType::Int(0, 65535, Unit::PortOrNone), "0")
+                .read_as(|port: u16, _| Ok(Some(port).filter(|port| *port != 0)));
+        /// Limits on open connections from one address.
+        limits: AddressLimits = LimitsAt("limits", "256", "connections to the REST server from one address (IPv6: /64); 0: no bound");
+        /// names under which REST is called, with or without a port; another is 421; none: any
+        hosts: Vec<String> = key("hosts", SettingType::List(HOSTS), "");
+        /// origins whose web pages may call REST
+        allowed_origins: Vec<String> = key("cors.allowedOrigins", SettingType::List(ORIGINS), "");
     }
 
-    /// Whether the limit of open files lowers them.
-    pub(super) fn are_fewer(self) -> bool {
-        self.agents < MAX_AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS
+    /// The hub that agents dial.
+    pub struct GrpcServerSettings {
+        /// address of the hub that agents dial
+        address: String = key("address", ADDRESS, "*");
+        /// port of the hub that agents dial
+        port: u16 = key("port", PORT, "9091");
+        /// answer gRPC health checks
+        health_service_enabled: bool = key("healthServiceEnabled", FLAG, "true");
+        /// largest message taken from an agent
+        max_inbound_message_size: usize =
+            key("maxInboundMessageSize", SettingType::Size(MIN_MESSAGE_BYTES, 1 << 30), "4MB");
+        /// Limits on open connections from one address.
+        limits: AddressLimits = LimitsAt("limits", "0", "connections of agents from one address (IPv6: /64); 0: no bound");
+        /// HTTP/2 pings to agents; `None`: not sent.
+        keepalive: Option<KeepaliveSettings> = group("security").read_as(keepalive);
     }
-}
 
-/// Whether other replicas may exist. A SQLite file belongs to a single one.
-pub(super) fn may_have_peers(settings: &OperatorSettings) -> bool {
-    settings.cluster.mode != ClusterMode::Local && kubesvc_store::serves_several(&settings.database_url)
-}
-
-/// Whether agents are approved automatically.
-pub(super) fn approves(settings: &OperatorSettings) -> bool {
-    settings.agents.approval == Approval::Auto
-}
-
-/// Maximum number of registrations per second of agents that were never approved: a tenth of all, at least one; 0:
-/// unlimited.
-pub(super) fn unapproved_registration_qps(registration_qps: u32) -> u32 {
-    registration_qps.div_ceil(10)
-}
-
-/// The settings of the hub.
-pub(super) fn hub_settings(
-    settings: &OperatorSettings,
-    location: &RunLocation,
-    rest_port: u16,
-    connections: Connections,
-) -> HubSettings {
-    let policy = policy(settings, location);
-    let accounts_namespace = accounts_namespace(settings, location);
-    let usual = HubSettings::default();
-    HubSettings {
-        replica_id: location.replica_id.clone(),
-        listener: ListenerSettings {
-            address: settings.grpc.address.clone(),
-            port: settings.grpc.port,
-            health_service: settings.grpc.health_service_enabled,
-            connection_cap: connections.agents,
-            limits: settings.grpc.limits.clone(),
-            rest_port: Some(rest_port),
-            pings: settings
-                .grpc
-                .keepalive
-                .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
-            ..usual.listener
-        },
-        sessions: SessionSettings {
-            max_message_bytes: settings.grpc.max_inbound_message_size,
-            cuts_off_silent: settings.heartbeat.enabled,
-            operation_wait: policy.operation_wait,
-            clustered: may_have_peers(settings),
-            ..usual.sessions
-        },
-        admission: AdmissionSettings {
-            approves_new: approves(settings),
-            registration_qps: settings.kubernetes.registration_qps,
-            orphan_grace: Duration::from_secs(policy.orphan_grace),
-        },
-        absent_agents: AbsentAgentSettings {
-            forget_after: policy.orphan_grace.saturating_mul(2),
-            remove_after: crash_points::seconds(
-                "KUBESVC_AGENTS_GONE_SECONDS",
-                usual.absent_agents.remove_after,
-            ),
-            forget_approved_after: settings.agents.forget_approved_after,
-            account_cleanup: policy.account_cleanup,
-            ..usual.absent_agents
-        },
-        static_accounts: StaticAccountSettings {
-            watched: location.watches(&accounts_namespace),
-            namespace: accounts_namespace,
-        },
-        assignment_checks: AssignmentChecks {
-            initial_delay: settings.heartbeat.initial_delay,
-            period: settings.heartbeat.period,
-        },
+    /// HTTP/2 pings.
+    #[derive(Copy, Eq)]
+    pub struct KeepaliveSettings {
+        /// pace of HTTP/2 pings to agents; 0: none
+        every: Duration = key("keepAliveHeartbeatSeconds", seconds(0, DAY), "20");
+        /// longest wait for the answer to a ping; 0: a day
+        timeout: Duration = key("KeepAliveTimeOutSeconds", seconds(0, DAY), "20");
     }
-}
 
-/// The settings of the streams of cached objects.
-pub(super) fn caching_settings(settings: &CacheSettings) -> CachingSettings {
-    CachingSettings {
-        pending_bytes: settings.pending_bytes,
-        writers: usize::try_from(settings.writers).unwrap_or(usize::MAX),
-        body_format: match settings.body_format {
-            config::operator::BodyFormat::Text => BodyFormat::Text,
-            config::operator::BodyFormat::Zstd => BodyFormat::Zstd,
-        },
+    /// Where secret engines read.
+    pub struct SecretsSettings {
+        /// folders of the operator below which references of engine file may name kubeconfigs
+        folders: Vec<PathBuf> = key("folders", SettingType::List(FOLDERS), "");
+        /// namespaces besides its own whose Secrets an account may name by a reference of engine k8s
+        namespaces: Vec<String> = key("namespaces", SettingType::List(NAMESPACES), "");
+        /// take references of engine noop, which are the secret themselves
+        noop: bool = key("noop", FLAG, "true");
     }
-}
 
-/// Namespace in which accounts from REST, from agents' own files, and from rows are created.
-pub(super) fn accounts_namespace(settings: &OperatorSettings, location: &RunLocation) -> String {
-    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| location.namespace.clone())
-}
+    /// How accounts are added at run time.
+    pub struct DynamicAccountsSettings {
+        /// accounts may be added while running
+        enabled: bool = key("enabled", FLAG, "true");
+        /// further tries of a failed registration
+        max_retries: u32 = key("maxRetries", count(0, 1000), "3");
+        /// wait before the first further try
+        retry_frequency: Duration = key("retryFrequencySeconds", seconds(1, DAY), "5");
+        /// growth of that wait; 1 is a fixed pace
+        retry_multiplier: f64 = key("retryMultiplier", SettingType::Float(1.0, 100.0), "2");
+        /// longest wait between tries
+        retry_max_delay: Duration = key("retryMaxDelaySeconds", seconds(1, DAY), "300");
+        /// time without an agent before another is looked for
+        orphan_grace: Duration = key("orphanGraceSeconds", seconds(0, DAY), "30");
+        /// rows that kubesvc did not write become accounts
+        adopt_rows: bool = key("adoptRows", FLAG, "false");
+        /// an account of an agent's own file has its name before a declared one
+        agent_wins: bool = key("agentWins", FLAG, "false");
+        /// where accounts from REST are written
+        namespace: Option<String> = key("namespace", NAMESPACE, "");
+    }
 
-/// Where rows become accounts.
-pub(super) fn adopted_rows(settings: &OperatorSettings, location: &RunLocation) -> AdoptedRows {
-    let namespace = accounts_namespace(settings, location);
-    AdoptedRows { watched: location.watches(&namespace), namespace }
-}
+    /// Limits on requests to the operator's own API server.
+    pub struct KubernetesBudget {
+        /// requests a second to the API server; 0: no bound
+        qps: u32 = key("qps", count(0, 100_000), "200");
+        /// requests at once after a pause
+        burst: u32 = key("burst", count(1, 100_000), "400");
+        /// registrations a second; 0: no bound
+        registration_qps: u32 = key("registrationQps", count(0, 100_000), "50");
+    }
 
-/// The settings of REST.
-pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation) -> RestSettings {
-    let accounts_namespace = accounts_namespace(settings, location);
-    let accounts_watched = location.watches(&accounts_namespace);
-    if settings.dynamic_accounts.enabled && !accounts_watched {
-        warn!(
-            "accounts cannot be added by REST or from agents' own files: {}",
-            not_watched(&accounts_namespace)
+    /// Which agents may have accounts.
+    pub struct AgentsSettings {
+        /// who approves an agent: the operator at once, or a person
+        approval: Approval = key("approval", SettingType::Choice(&["auto", "manual"]), "auto");
+        /// how long a person's decision about an agent outlives its absence
+        forget_approved_after: Duration = key("forgetApprovedAfterSeconds", seconds(600, 3650 * DAY), "2592000");
+        /// an account without a zone goes to a zone whose agents offer to take it; false: every account names its zone
+        offers: bool = key("offers", FLAG, "true");
+    }
+
+    /// Which accounts may use credentials outside their own namespace. `*` stands for all watched namespaces, `.` for
+    /// the operator's own; an empty list allows none.
+    pub struct AccountsSettings {
+        /// namespaces whose accounts may use an agent's files and its service account
+        agent_sources: Vec<String> = key("agentSources", SettingType::List(NAMESPACES_OWN_OR_ALL), "*");
+        /// namespaces whose accounts may use references of engine file
+        operator_files: Vec<String> = key("operatorFiles", SettingType::List(NAMESPACES_OWN_OR_ALL), "*");
+    }
+
+    /// How replicas find one another.
+    pub struct ClusterSettings {
+        /// kubeconfig for finding replicas; none: the operator's own API server
+        kubeconfig_file: Option<PathBuf> = key("kubeconfigFile", PATH, "");
+        /// check the certificate of the API server that is asked for replicas
+        verify_ssl: bool = key("verifySsl", FLAG, "true");
+        /// where the replicas are; none: the operator's own
+        namespace: Option<String> = key("namespace", NAMESPACE, "");
+        /// name of the REST port in their Service
+        http_port_name: String = key("httpPortName", SettingType::Text(63), "http");
+        /// how the name of their Service begins
+        service_name_prefix: String =
+            key("clouddriverServiceNamePrefix", SettingType::Text(63), "spin-clouddriver");
+        /// stop when Endpoints or EndpointSlices may not be listed and watched
+        fail_fast: bool = key("failFast", FLAG, "true");
+        /// reach replicas by their pods' names in DNS, not by address
+        use_dns: bool = key("useDNS", FLAG, "false");
+        /// domain of those names
+        domain_name: String = key("domainName", SettingType::Text(253), "cluster.local");
+    }
+
+    /// How replicas elect a leader. `duration` is longer than `renew_deadline`, which is longer than 1.2 times
+    /// `retry_period`.
+    #[derive(Copy, Eq)]
+    pub struct LeaderElectionSettings {
+        /// how long others wait for a leader that does not renew its Lease
+        duration: Duration = key("leaseDurationSeconds", seconds(2, 3600), "15");
+        /// how long a leader that cannot renew its Lease goes on; less than that
+        renew_deadline: Duration = key("renewDeadlineSeconds", seconds(2, 3600), "10");
+        /// time between two tries; 1.2 times it is less than the deadline
+        retry_period: Duration = key("retryPeriodSeconds", seconds(1, 3600), "2");
+    }
+
+    struct HeartbeatKeys {
+        /// cut off agents that send no heartbeat; else only pings find one that is gone
+        enabled: bool = key("enabled", FLAG, "true");
+        /// wait before kubesvc_assignments is first compared with the agents
+        initial_delay: u64 = key("initialDelay", count(0, i64::MAX), "0");
+        /// longest time between two of these, which are sooner after replicas have changed; 1 second to 365 days
+        period: u64 = key("period", count(1, i64::MAX), "60");
+        /// unit of the two above
+        unit: String = key("periodUnit", UNITS, "SECONDS");
+    }
+
+    /// Operations on accounts.
+    pub struct OperationsSettings {
+        /// whether callers of operations must be known to the operator's API server and have rights there; none: everybody
+        /// who reaches REST may change every account's cluster
+        auth: OperationsAuth = key("operations.auth", SettingType::Choice(&["required", "none"]), "required");
+        /// further runs of an operation whose outcome is unknown, if it may be done twice
+        max_retries: u32 = key("operations.retry.maxRetries", count(0, 1000), "3");
+        /// most rows of the history of operations; beyond it the oldest go
+        max_rows: u64 = key("operations.history.maxRows", count(1, i64::MAX), "1000000");
+        /// weeks for which the history of operations is kept
+        kept_for: Duration = key("jobs.operation-history.purge.weeks", count(0, 5200), "1")
+            .read_as(|weeks: u64, _| Ok(Duration::from_secs(weeks * WEEK)));
+        /// when the history is purged, in UTC: second, minute, hour, day of the month, month, day of the week
+        purge: CronSchedule = key("jobs.operation-history.purge.cron", CRON, "0 0 0 * * 0").read_as(schedule);
+        /// longest label `result` of the metric `kubesvc_operations_seconds`
+        max_result_label: usize = key("ops.processTime.metric.result.maxLength", count(0, 65_535), "255");
+    }
+
+    /// The API of accounts.
+    pub struct GatewaySettings {
+        /// serve the Kubernetes API of accounts
+        enabled: bool = key("enabled", FLAG, "false");
+        /// address of the API of accounts
+        address: String = key("server.address", ADDRESS, "*");
+        /// port of the API of accounts
+        port: u16 = key("server.port", PORT, "6443");
+        /// Limits of connections per address.
+        limits: AddressLimits = LimitsAt(
+            "server.limits",
+            "256",
+            "connections to the API of accounts from one address (IPv6: /64), but those of the API server; 0: no bound",
         );
-    }
-    RestSettings {
-        max_body_bytes: settings.server.max_body_bytes,
-        dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
-        accounts_namespace,
-        accounts_watched,
-        replica_id: location.replica_id.clone(),
-        source_rules: source_rules(settings, location),
-        cache: settings.cache.clone(),
-        browsers: BrowserRules {
-            hosts: settings.server.hosts.clone(),
-            allowed_origins: settings.server.allowed_origins.clone(),
-        },
+        /// its certificate, PEM; none: the operator makes one, in Secret kubesvc-gateway
+        certificate_file: Option<PathBuf> = key("tls.certificateFile", PATH, "");
+        /// private key of that certificate, PEM
+        key_file: Option<PathBuf> = key("tls.keyFile", PATH, "");
     }
 }
 
-/// The settings of operations.
-pub(super) fn operation_settings(settings: &OperatorSettings, location: &RunLocation) -> OperationSettings {
-    let operations = &settings.operations;
-    OperationSettings {
-        replica_id: location.replica_id.clone(),
-        write_time: settings.operation_wait,
-        read_time: operations.read_wait,
-        max_retries: operations.max_retries,
-        kept_for: operations.kept_for,
-        purge: operations.purge.clone(),
-        max_rows: operations.max_rows,
-        max_result_label: operations.max_result_label,
+impl GatewaySettings {
+    /// Files with certificate and private key; `None`: the operator makes them.
+    pub fn tls_files(&self) -> Option<(PathBuf, PathBuf)> {
+        self.certificate_file.clone().zip(self.key_file.clone())
     }
+}
+
+impl ClusterSettings {
+    /// Domain of the pod names by which replicas are reached; `None`: they are reached by address.
+    pub fn pod_domain(&self) -> Option<&str> {
+        self.use_dns.then_some(self.domain_name.as_str())
+    }
+}
+
+/// Periodic checks of the connected agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeartbeatSettings {
+    /// Whether an agent that sends no heartbeats is disconnected; otherwise only HTTP/2 pings detect a dead agent.
+    pub enabled: bool,
+    /// Delay before `kubesvc_assignments` is first compared with the agents; up to 365 days.
+    pub initial_delay: Duration,
+    /// Interval between later comparisons; 1 s to 365 days.
+    pub period: Duration,
+}
+
+/// Whether replicas look for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterMode {
+    /// There is a single replica.
+    Local,
+    /// They watch their own Endpoints and EndpointSlices.
+    Kubernetes,
+}
+
+/// Who approves an agent that connects for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Approval {
+    /// It is approved immediately.
+    Auto,
+    /// A person sets `spec.approved`.
+    Manual,
 }
 
 /// Whether callers of operations must be known.
-pub(super) fn access_mode(settings: &OperatorSettings) -> AccessMode {
-    match settings.operations.auth {
-        OperationsAuth::Required => AccessMode::Required,
-        OperationsAuth::None => AccessMode::Nobody,
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationsAuth {
+    /// They must, and need rights.
+    Required,
+    /// Everybody may do everything.
+    None,
 }
 
-/// The settings of the lifecycle.
-pub(super) fn policy(settings: &OperatorSettings, location: &RunLocation) -> LifecyclePolicy {
-    let accounts = &settings.dynamic_accounts;
-    LifecyclePolicy {
-        max_retries: accounts.max_retries,
-        retry_first: accounts.retry_frequency.as_secs(),
-        retry_multiplier: accounts.retry_multiplier,
-        retry_max: accounts.retry_max_delay.as_secs(),
-        orphan_grace: accounts.orphan_grace.as_secs(),
-        operation_wait: settings.operation_wait.as_secs().max(1),
-        account_cleanup: settings.account_cleanup.as_secs(),
-        clean_unused_accounts: settings.cache.clean_unused_accounts,
-        offers: settings.agents.offers,
-        agent_wins: accounts.agent_wins,
-        installation: Some(location.installation.clone()),
-    }
-}
+impl FromSetting for Approval {}
+impl FromSetting for OperationsAuth {}
 
-/// Which of several objects with the same account name has precedence.
-pub(super) fn precedence(settings: &OperatorSettings) -> Precedence {
-    Precedence { agent_wins: settings.dynamic_accounts.agent_wins }
-}
-
-/// Which accounts may use credentials that are not in their own namespace.
-pub(super) fn source_rules(settings: &OperatorSettings, location: &RunLocation) -> SourceRules {
-    let accounts = &settings.accounts;
-    SourceRules {
-        agent_sources: namespaces(&accounts.agent_sources, &location.namespace),
-        operator_files: namespaces(&accounts.operator_files, &location.namespace),
-        secrets: settings.secrets.namespaces.iter().cloned().collect(),
-        noop: settings.secrets.noop,
-    }
-}
-
-fn namespaces(set: &[String], own: &str) -> NamespaceSet {
-    if set.iter().any(|one| one == "*") {
-        return NamespaceSet::All;
-    }
-    let named = |one: &String| if one == "." { own.to_owned() } else { one.clone() };
-    NamespaceSet::These(set.iter().map(named).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::body::Body;
-    use axum::http::{Request, Response};
-    use kubesvc_core::Installation;
-    use kubesvc_runtime::config::{UnknownKeys, load_operator};
-    use kubesvc_runtime::kube_access::KubeAccess;
-
-    use super::*;
-
-    fn loaded(yaml: &str) -> OperatorSettings {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), yaml).expect("written");
-        load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid").settings
-    }
-
-    /// A location in namespace `own`, with an API server that is never asked.
-    fn location() -> RunLocation {
-        let served = tower::service_fn(|_: Request<kube::client::Body>| async {
-            Ok::<_, std::io::Error>(Response::new(Body::empty()))
+impl Settings for OperatorSettings {
+    fn spec() -> &'static Spec {
+        static SPEC: LazyLock<Spec> = LazyLock::new(|| {
+            let file = FileShape {
+                title: "Settings of kubesvc-operator",
+                moved: &[("armory.kubesvc", "kubesvc"), ("logging.level.root", "logging.level")],
+                ours: &["kubesvc"],
+                shared: &["server", "logging"],
+                guarded: &[
+                    "kubesvc.grpc.server.security",
+                    "kubesvc.grpc.auth",
+                    "kubesvc.rest",
+                    "kubesvc.gateway",
+                    "kubesvc.operations.auth",
+                    "kubesvc.audit",
+                    "kubesvc.agents",
+                    "kubesvc.accounts",
+                    "server.ssl",
+                ],
+            };
+            Spec::new::<OperatorSettings>(file, unread::KEYS)
         });
-        RunLocation {
-            kube: KubeAccess::new(kube::Client::new(served, "own"), "test"),
-            config: kube::Config::new("https://127.0.0.1".parse().expect("a URI")),
-            namespace: "own".to_owned(),
-            installation: Installation { namespace: "own".to_owned(), uid: "u".to_owned() },
-            replica_id: "r-0".into(),
-            watched: vec![None],
+        &SPEC
+    }
+
+    fn notes(values: &Values) -> Result<Vec<String>, ConfigError> {
+        let mut notes = cache::notes(values)?;
+        if values.text(CLUSTER_MODE) == Some("database") {
+            notes.push(format!(
+                "`{CLUSTER_MODE}: database` is treated as kubernetes: replicas find one another through the API server"
+            ));
+        }
+        Ok(notes)
+    }
+}
+
+/// Loads the operator's settings. The files may be Clouddriver's own: only `kubesvc`, `armory.kubesvc`, `server` and
+/// `logging` are read. Later files override earlier ones, and `env` overrides them all.
+///
+/// # Errors
+/// Everything that is wrong with the files and the environment.
+pub fn load(
+    files: &[PathBuf],
+    env: &dyn Fn(&str) -> Option<String>,
+    unknown: UnknownKeys,
+) -> Result<Loaded<OperatorSettings>, ConfigError> {
+    Loaded::read(files, env, unknown)
+}
+
+fn schedule(text: String, values: &Values) -> Result<CronSchedule, ConfigError> {
+    const KEY: &str = "kubesvc.jobs.operation-history.purge.cron";
+    Ok(text.parse().map_err(|_| values.out_of_bounds(KEY, text, CRON.to_string()))?)
+}
+
+fn gateway(gateway: GatewaySettings, values: &Values) -> Result<Option<GatewaySettings>, ConfigError> {
+    const CERTIFICATE: &str = "kubesvc.gateway.tls.certificateFile";
+    const KEY: &str = "kubesvc.gateway.tls.keyFile";
+    let (given, missing) = match (&gateway.certificate_file, &gateway.key_file) {
+        (Some(_), None) if gateway.enabled => (CERTIFICATE, KEY),
+        (None, Some(_)) if gateway.enabled => (KEY, CERTIFICATE),
+        _ => return Ok(Some(gateway).filter(|gateway| gateway.enabled)),
+    };
+    let why = format!("needs {missing} too: set both, or neither, and the operator makes a certificate");
+    Err(values.rule(given, why).into())
+}
+
+/// A SQLite file belongs to one process, so there are no other replicas. Several replicas, each with its own file,
+/// would each lead.
+fn cluster_mode(mode: Option<String>, values: &Values) -> Result<ClusterMode, ConfigError> {
+    let is_sqlite = values.text("kubesvc.database.url").is_some_and(|url| url.starts_with("sqlite:"));
+    match (mode.unwrap_or_default().as_str(), is_sqlite) {
+        ("local", _) | ("", true) => Ok(ClusterMode::Local),
+        (_, false) => Ok(ClusterMode::Kubernetes),
+        (_, true) => {
+            let why = format!(
+                "is for several replicas, and kubesvc.database.url names SQLite, which serves one: give the replicas \
+                 MySQL, MariaDB or PostgreSQL, or set {CLUSTER_MODE}: local"
+            );
+            Err(values.rule(CLUSTER_MODE, why).into())
         }
     }
+}
 
-    #[tokio::test]
-    async fn settings_of_accounts_reach_the_lifecycle_and_the_rules() {
-        let (usual, location) = (loaded(""), location());
-        let settings = loaded(
-            "kubesvc: {cache.cleanDataWithUnusedAccounts: false, agents.offers: false, accounts.agentSources: [., team]}",
-        );
-        let (before, after) = (policy(&usual, &location), policy(&settings, &location));
-        assert!(before.clean_unused_accounts && before.offers);
-        assert!(!after.clean_unused_accounts && !after.offers);
-        assert_eq!(source_rules(&usual, &location).agent_sources, NamespaceSet::All);
-        let named = NamespaceSet::These(["own".to_owned(), "team".to_owned()].into());
-        assert_eq!(source_rules(&settings, &location).agent_sources, named);
+/// A leader gives up before other replicas may take its Lease, after more than one attempt to renew it.
+fn leader_election(
+    times: LeaderElectionSettings,
+    values: &Values,
+) -> Result<LeaderElectionSettings, ConfigError> {
+    const DURATION: &str = "kubesvc.leaderElection.leaseDurationSeconds";
+    const DEADLINE: &str = "kubesvc.leaderElection.renewDeadlineSeconds";
+    const RETRY: &str = "kubesvc.leaderElection.retryPeriodSeconds";
+    let LeaderElectionSettings { duration, renew_deadline, retry_period } = times;
+    if duration <= renew_deadline {
+        let allowed = format!("less than {DURATION}, which is {duration:?}");
+        return Err(values.out_of_bounds(DEADLINE, format!("{renew_deadline:?}"), allowed).into());
     }
-
-    #[test]
-    fn settings_of_the_cache_reach_its_writers() {
-        assert_eq!(caching_settings(&loaded("").cache).body_format, BodyFormat::Text);
-        let settings = loaded("kubesvc.cache: {bodyFormat: zstd, eventsCleanupFrequencySeconds: 60}");
-        assert_eq!(caching_settings(&settings.cache).body_format, BodyFormat::Zstd);
-        assert_eq!(settings.cache.event_lifetime, Duration::from_secs(60));
+    if renew_deadline <= retry_period.mul_f64(1.2) {
+        let allowed = format!("less than {DEADLINE} / 1.2, which is {:.1?}", renew_deadline.div_f64(1.2));
+        return Err(values.out_of_bounds(RETRY, format!("{retry_period:?}"), allowed).into());
     }
+    Ok(times)
+}
 
-    #[test]
-    fn defaults_of_accounts_reach_the_rules_by_which_agents_choose() {
-        let settings = loaded(
-            "kubesvc.runtime: {defaults: {onlySpinnakerManaged: true, customResources: [{kubernetesKind: \
-             Rollout.argoproj.io, spinnakerKind: serverGroupManagers}]}, accounts: {plain: {onlySpinnakerManaged: false}}}",
-        );
-        let of = |settings: &OperatorSettings, account: &str| {
-            let defaults = &settings.cache.defaults;
-            (defaults.only_spinnaker_managed(account), defaults.classes(account, &[]))
-        };
-        let (usual, chosen) = (of(&loaded(""), "prod"), of(&settings, "prod"));
-        assert!(!usual.0 && chosen.0 && !of(&settings, "plain").0);
-        assert_ne!(
-            format!("{:?}", usual.1),
-            format!("{:?}", chosen.1),
-            "Spinnaker takes the kind for another"
-        );
-    }
+/// As documented, a heartbeat of 0 s sends no pings. A timeout of 0 s never closes a connection, which the maximum
+/// timeout amounts to.
+fn keepalive(pings: KeepaliveSettings, _: &Values) -> Result<Option<KeepaliveSettings>, ConfigError> {
+    let timeout = if pings.timeout.is_zero() { MAX_PING_TIMEOUT } else { pings.timeout };
+    Ok((!pings.every.is_zero()).then_some(KeepaliveSettings { timeout, ..pings }))
+}
 
-    #[test]
-    fn a_dot_stands_for_the_operators_own_namespace_and_an_empty_list_for_none() {
-        let of =
-            |set: &[&str]| namespaces(&set.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>(), "own");
-        assert_eq!(of(&["*"]), NamespaceSet::All);
-        assert_eq!(of(&[".", "team"]), NamespaceSet::These(["own".to_owned(), "team".to_owned()].into()));
-        assert_eq!(of(&[]), NamespaceSet::These([].into()));
-    }
+fn heartbeat(keys: HeartbeatKeys, values: &Values) -> Result<HeartbeatSettings, ConfigError> {
+    let HeartbeatKeys { enabled, initial_delay, period, unit } = keys;
+    let length = |key: &str, count: u64, least: Duration| {
+        let length = in_unit(count, &unit);
+        if (least..=MAX_HEARTBEAT_INTERVAL).contains(&length) {
+            return Ok(length);
+        }
+        Err(values.out_of_bounds(key, format!("{length:?}"), format!("{least:?} to 365 days")))
+    };
+    Ok(HeartbeatSettings {
+        enabled,
+        initial_delay: length("kubesvc.heartbeat.initialDelay", initial_delay, Duration::ZERO)?,
+        period: length("kubesvc.heartbeat.period", period, Duration::from_secs(1))?,
+    })
+}
 
-    #[test]
-    fn connections_leave_an_eighth_of_the_open_files_to_everything_else() {
-        let usual = Connections::within(1024);
-        assert_eq!((usual.agents, usual.rest, usual.are_fewer()), (640, 256, true));
-        let many = Connections::within(u64::MAX);
-        assert_eq!((many.agents, many.rest, many.are_fewer()), (20_000, 4096, false));
-        assert!(!Connections::within(32_000).are_fewer());
-    }
-
-    #[test]
-    fn a_tenth_of_the_registrations_may_be_of_strangers() {
-        assert_eq!([0, 1, 10, 11, 50].map(unapproved_registration_qps), [0, 1, 1, 2, 5]);
+/// Converts a count in one of Java's time units.
+fn in_unit(count: u64, unit: &str) -> Duration {
+    let seconds = |each: u64| Duration::from_secs(count.saturating_mul(each));
+    match unit {
+        "NANOSECONDS" => Duration::from_nanos(count),
+        "MICROSECONDS" => Duration::from_micros(count),
+        "MILLISECONDS" => Duration::from_millis(count),
+        "MINUTES" => seconds(60),
+        "HOURS" => seconds(3600),
+        "DAYS" => seconds(86_400),
+        _ => seconds(1),
     }
 }

@@ -13,9 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
 use super::OperatorError;
+use super::settings::ServerSettings;
 use crate::rest::{self, RestState, StartupState};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
-use kubesvc_runtime::config::operator::ServerSettings;
 use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::listen::http::{HttpLimits, HttpMetrics, HttpServer};
 use kubesvc_store::account_projection::Projection;

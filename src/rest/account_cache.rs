@@ -271,11 +271,11 @@ impl RestState {
             object.has_body = Some(row.has_body);
             return object;
         }
-        let settings = &self.settings.cache;
-        let only_managed = settings.defaults.only_spinnaker_managed(account.account_name());
+        let settings = &self.settings;
+        let only_managed = settings.account_defaults.only_spinnaker_managed(account.account_name());
         let (rules, _) = AccountRules::from_spec(&account.spec, only_managed);
         let missing = why_missing(&MissingFacts {
-            operator: &settings.rules,
+            operator: &settings.cached_kinds,
             account: &rules,
             scopes: &stored.scopes,
             kind: given,

@@ -22,10 +22,10 @@ use crate::operations::tests::fakes::{self, AuditLines, ScriptedAccess, Scripted
 use crate::peers::PeerIdentity;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
+use kubesvc_core::cache::rules::OperatorRules;
 use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
-use kubesvc_runtime::config::{UnknownKeys, load_operator};
 use kubesvc_store::{
     AccountBatch, AccountChanges, Assignment, AssignmentChanges, BasisRow, BatchOutcome, FenceHolder,
     ForeignRow, KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey, ScopeState,
@@ -415,7 +415,8 @@ fn settings() -> RestSettings {
         accounts_watched: true,
         replica_id: "replica".into(),
         source_rules: SourceRules::default(),
-        cache: load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults").settings.cache,
+        cached_kinds: OperatorRules::default(),
+        account_defaults: AccountDefaults::default(),
         browsers: BrowserRules::default(),
     }
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kubesvc_runtime::config::{SettingsProgram, reference};
+use kubesvc::operator::settings::OperatorSettings;
+use kubesvc_agent::settings::AgentSettings;
+use kubesvc_runtime::config::Settings;
 
 /// Folders whose paths must exist when code in a page names them.
 const FOLDERS: &[&str] = &[
@@ -79,8 +81,8 @@ fn the_tables_of_settings_match_the_code() {
     let path = root().join("docs/settings.md");
     let page = read(&path);
     let mut wanted = page.clone();
-    for (program, name) in [(SettingsProgram::Operator, "operator"), (SettingsProgram::Agent, "agent")] {
-        let table = reference(program);
+    for (spec, name) in [(OperatorSettings::spec(), "operator"), (AgentSettings::spec(), "agent")] {
+        let table = spec.reference();
         let (head, rows): (Vec<&str>, Vec<&str>) =
             (table.lines().take(2).collect(), table.lines().skip(2).collect());
         let (now, not): (Vec<&str>, Vec<&str>) = rows.into_iter().partition(|row| row.contains("| now"));
@@ -94,18 +96,18 @@ fn the_tables_of_settings_match_the_code() {
     }
     assert!(
         page == wanted || read(&path) == wanted,
-        "docs/settings.md is not what crates/runtime/src/config says: run `make docs`"
+        "docs/settings.md is not what the settings of the programs say: run `make docs`"
     );
 }
 
 #[test]
 fn commented_settings_files_have_every_setting() {
-    for (program, file) in
-        [(SettingsProgram::Operator, "kubesvc.yml"), (SettingsProgram::Agent, "armory-agent.yml")]
+    for (spec, file) in
+        [(OperatorSettings::spec(), "kubesvc.yml"), (AgentSettings::spec(), "armory-agent.yml")]
     {
         let text = read(&root().join("config/settings").join(file));
         let present = setting_keys(&text);
-        for row in reference(program).lines().filter(|row| row.contains("| now")) {
+        for row in spec.reference().lines().filter(|row| row.contains("| now")) {
             let key = row.split('`').nth(1).expect("a row begins with its key");
             // Names that the user chooses are on no list.
             let key = key.split_once(".*").map_or(key, |(map, _)| map);

@@ -99,7 +99,10 @@ fn the_charts_schemas_of_settings_are_what_the_tables_say() {
                 must(std::fs::write(in_folder(&path), &wanted).map_err(|e| format!("{path}: {e}")));
             } else {
                 let kept = in_repository(&path);
-                assert!(kept == wanted, "{path} is not what crates/runtime/src/config says: run `make docs`");
+                assert!(
+                    kept == wanted,
+                    "{path} is not what the settings of the programs say: run `make docs`"
+                );
             }
         }
     }

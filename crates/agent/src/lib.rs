@@ -48,6 +48,7 @@ pub mod metrics;
 pub mod program;
 pub mod requests;
 pub mod scrub;
+pub mod settings;
 pub mod static_accounts;
 pub mod watch;
 pub mod watch_registry;

@@ -10,6 +10,7 @@ use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
 use crate::requests::RequestSettings;
+use crate::settings::{AccountSettings, AgentSettings};
 use crate::static_accounts::StaticAccountFile;
 use crate::{Agent, AgentError, AgentOptions, Backoff, KeepAlive, ReadingOptions};
 use kubesvc_core::agent_policy::AccountPolicy;
@@ -17,7 +18,6 @@ use kubesvc_core::object_names::{self, AgentNameError};
 use kubesvc_core::wire::ops::AccountSpec;
 use kubesvc_runtime::config::ConfigError;
 use kubesvc_runtime::config::UnknownKeys;
-use kubesvc_runtime::config::agent::{AccountSettings, AgentSettings};
 use kubesvc_runtime::process::{self, FAILURE, USAGE};
 use kubesvc_runtime::process::{no_core_dumps, raise_open_files};
 use kubesvc_runtime::telemetry::errors::chain;
@@ -148,7 +148,7 @@ fn run(options: AgentOptions, settings: Settings) -> Result<(), StartError> {
 fn request_settings(settings: &AgentSettings) -> RequestSettings {
     RequestSettings {
         allow: settings.requests.allow,
-        timeout: settings.requests.timeout,
+        timeout: settings.request_timeout,
         apply: settings.requests.apply.clone(),
         forgets_answers: !settings.requests.keeps_answers,
     }
@@ -186,7 +186,7 @@ fn options(
             multiplier: backoff.multiplier,
             jitter: backoff.jitter,
             max: backoff.max,
-            reconnect: settings.hub.reconnect,
+            reconnect: settings.reconnect,
         },
         keep_alive: KeepAlive {
             ping_every: settings.hub.ping_every,
@@ -194,8 +194,8 @@ fn options(
             idle_timeout: settings.hub.idle_timeout,
         },
         reading: ReadingOptions {
-            lists: settings.reading.lists,
-            lists_per_account: settings.reading.lists_per_account,
+            lists: settings.budgets.lists,
+            lists_per_account: settings.budgets.lists_per_account,
             group_size: settings.reading.group_size,
             group_delay: settings.reading.group_delay,
         },

@@ -4,7 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use kubesvc_runtime::config::{UnknownKeys, load_agent, load_operator};
+use kubesvc::operator::settings as operator;
+use kubesvc_agent::settings as agent;
+use kubesvc_runtime::config::UnknownKeys;
 
 use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
@@ -136,7 +138,7 @@ fn bad_settings_of_the_operator_are_named_with_file_line_and_key() {
     let folder = must(Folder::new("bad-operator-settings"));
     for (case, text, said) in OPERATOR {
         let file = must(folder.write("kubesvc.yml", text));
-        let loaded = load_operator(&[file], &|_| None, UnknownKeys::Error);
+        let loaded = operator::load(&[file], &|_| None, UnknownKeys::Error);
         let message = loaded.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains("kubesvc.yml:"), "{case}: {message}");
         check_message(case, &message, said);
@@ -148,7 +150,7 @@ fn bad_settings_of_the_agent_are_named_with_file_line_and_key() {
     let folder = must(Folder::new("bad-agent-settings"));
     for (case, text, said) in AGENT {
         must(folder.write("armory-agent.yml", &text.replace("LONG", &"z".repeat(300))));
-        let loaded = load_agent(folder.path(), &|_| None, UnknownKeys::Error);
+        let loaded = agent::load(folder.path(), &|_| None, UnknownKeys::Error);
         let message = loaded.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(message.contains("armory-agent.yml:"), "{case}: {message}");
         check_message(case, &message, said);

@@ -10,11 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::split;
+use crate::settings::{self, AgentSettings};
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::{Content, WatchedFiles};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec, blocking};
-use kubesvc_runtime::config::agent::AgentSettings;
-use kubesvc_runtime::config::{self, ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
+use kubesvc_runtime::config::{ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
 
 /// The setting that takes effect while the agent runs.
 const RELOADED: &str = "kubernetes.accounts";
@@ -48,7 +48,7 @@ fn env(name: &str) -> Option<String> {
 }
 
 fn read_contents(watched: &mut WatchedFiles, dir: &std::path::Path) -> Vec<Content> {
-    config::agent_files(dir).iter().map(|path| watched.content(path)).collect()
+    settings::files(dir).iter().map(|path| watched.content(path)).collect()
 }
 
 impl Settings {
@@ -60,7 +60,7 @@ impl Settings {
         let mut watched = WatchedFiles::new(MAX_FILE_BYTES);
         // Checked before loading, so that a change in between is noticed later.
         let seen = read_contents(&mut watched, &dir);
-        let loaded = config::load_agent(&dir, &env, unknown)?;
+        let loaded = settings::load(&dir, &env, unknown)?;
         let (logged_warnings, logged_later) = (loaded.warnings.clone(), Vec::new());
         Ok(Self { dir, unknown, watched, seen, changing: None, loaded, logged_warnings, logged_later })
     }
@@ -101,7 +101,7 @@ impl Settings {
         if self.seen.iter().all(|content| *content == Content::Missing) {
             return refuse(format!("{}: the settings files are gone", self.dir.display()), own);
         }
-        match config::load_agent(&self.dir, &env, self.unknown) {
+        match settings::load(&self.dir, &env, self.unknown) {
             Ok(loaded) => self.take(&loaded, own),
             Err(error) => refuse(error.to_string(), own),
         }

@@ -62,8 +62,7 @@ fn an_empty_agent_id_counts_as_none() {
 fn options_of(yaml: &str) -> AgentOptions {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("armory-agent.yml"), yaml).expect("written");
-    let loaded = kubesvc_runtime::config::load_agent(folder.path(), &|_| None, UnknownKeys::Error)
-        .expect("it is valid");
+    let loaded = crate::settings::load(folder.path(), &|_| None, UnknownKeys::Error).expect("it is valid");
     options(&loaded.settings, &env(&[("AGENT_ID", "a"), ("ZONE_ID", "z")])).expect("an id and a zone")
 }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::UnknownKeys;
 use super::error::{ConfigError, ConfigProblem, Origin};
-use super::setting_type::{SettingValue, say};
-use super::table::{
-    KeyLookup, KeyOwnership, KeySegment, RefusalRule, SettingRow, SettingUse, folded, join, split,
-};
+use super::keys::{KeyLookup, KeyOwnership, KeySegment, fold, folded, join, split};
+use super::kind::say;
+use super::row::{RefusalRule, Row, Use};
 use super::values::{EffectiveSetting, SettingList, UnbuiltSetting, UnreadSetting, Values};
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
@@ -21,7 +22,7 @@ const MAX_STEPS: usize = 64;
 
 impl Values {
     /// Merges one file.
-    pub(crate) fn file(&mut self, file: &Arc<str>, root: &YamlNode, unknown: UnknownKeys) {
+    pub(super) fn file(&mut self, file: &Arc<str>, root: &YamlNode, unknown: UnknownKeys) {
         let mut walk = Walk {
             values: self,
             file,
@@ -53,14 +54,12 @@ impl Values {
     }
 
     /// Merges the environment.
-    pub(crate) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
-        for row in self.index.spec.rows() {
-            if !matches!(row.used, SettingUse::Read(_) | SettingUse::Refused(_))
-                || row.key.contains(['*', '['])
-            {
+    pub(super) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
+        for row in &self.spec.rows {
+            if !matches!(row.used, Use::Read(_) | Use::Refused(_)) || row.is_repeated() {
                 continue;
             }
-            let name = environment_name(row.key);
+            let name = environment_name(&row.key);
             let Some(text) = env(&name).filter(|t| !t.trim().is_empty()) else { continue };
             if text.starts_with("tcp://") || text.starts_with("udp://") {
                 // Kubernetes sets SERVER_PORT=tcp://… in every pod of a namespace with a Service named "server".
@@ -70,26 +69,26 @@ impl Values {
                 continue;
             }
             let origin = Origin::Environment(name);
-            if let SettingUse::Refused(refusal) = row.used {
+            if let Use::Refused(refusal) = row.used {
                 let node = YamlNode { line: 0, value: YamlValue::Text(text) };
-                self.asked(row, refusal, row.key.to_owned(), &node, (row.key, origin));
+                self.asked(row, refusal, fold(&row.key), &node, (&row.key, origin));
                 continue;
             }
-            if let Err(problem) = self.text(row, &text, origin) {
+            if let Err(problem) = self.set_text(row, &text, origin) {
                 self.problems.push(problem);
             }
         }
     }
 
     /// Merges one flag.
-    pub(crate) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), ConfigProblem> {
+    pub(super) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), ConfigProblem> {
         let origin = Origin::Flag(flag.to_owned());
-        let found = split(key).map(|path| self.index.find(&self.index.spec.documented_path(&path)));
+        let found = split(key).map(|path| self.spec.find(&self.spec.documented_path(&path)));
         match found {
             Some(KeyLookup::Setting { row, .. })
-                if matches!(row.used, SettingUse::Read(_)) && !row.key.contains(['*', '[']) =>
+                if matches!(row.used, Use::Read(_)) && !row.is_repeated() =>
             {
-                self.text(row, text, origin)
+                self.set_text(row, text, origin)
             }
             _ => Err(ConfigProblem::Unknown { origin, key: shown(key), nearest: None }),
         }
@@ -98,7 +97,7 @@ impl Values {
     /// Records what a layer asks of a security setting that is not implemented. Judged after all layers are merged.
     fn asked(
         &mut self,
-        row: &'static SettingRow,
+        row: &'static Row,
         refusal: RefusalRule,
         id: String,
         node: &YamlNode,
@@ -118,7 +117,7 @@ impl Values {
         let harmless = match (row.kind.read(node), refusal.harmless) {
             (Err(read), _) => return self.problems.push(wrong(row, key, read.0, origin)),
             (Ok(_), None) => false,
-            (Ok(SettingValue::Nothing), Some(word)) => {
+            (Ok(Value::Null), Some(word)) => {
                 matches!(&node.value, YamlValue::Text(text) if text.trim().eq_ignore_ascii_case(word))
             }
             (Ok(value), Some(word)) => row.kind.parse(word) == Some(value),
@@ -144,11 +143,9 @@ impl Values {
                 continue;
             }
             if let Some(flag) = refusal.moot_by {
-                let set = self.slots.get(flag).filter(|slot| slot.origin != Origin::Default);
+                let set = self.slots.get(&fold(flag)).filter(|slot| slot.origin != Origin::Default);
                 match set {
-                    Some(EffectiveSetting {
-                        value: SettingValue::Flag(true), origin: flag_origin, ..
-                    }) => {
+                    Some(EffectiveSetting { value: Value::Bool(true), origin: flag_origin, .. }) => {
                         let why = format!("has no effect, since {flag} is true ({flag_origin})");
                         self.warnings.push(format!("{origin}: `{}` {why}", row.key));
                         continue;
@@ -167,20 +164,20 @@ impl Values {
             self.problems.push(ConfigProblem::Rule { origin, key, why });
         }
         for (flag, origin) in unset {
-            if let Some(slot) = self.slots.get_mut(flag) {
-                (slot.value, slot.origin) = (SettingValue::Flag(false), origin);
+            if let Some(slot) = self.slots.get_mut(&fold(flag)) {
+                (slot.value, slot.origin) = (false.into(), origin);
             }
         }
     }
 
-    fn text(&mut self, row: &'static SettingRow, text: &str, origin: Origin) -> Result<(), ConfigProblem> {
+    fn set_text(&mut self, row: &'static Row, text: &str, origin: Origin) -> Result<(), ConfigProblem> {
         let node = YamlNode { line: 0, value: YamlValue::Text(text.to_owned()) };
         match row.kind.parse(text).filter(|_| !has_placeholder(&node)) {
             Some(value) => {
-                self.slots.insert(row.key.to_owned(), EffectiveSetting { row, value, origin });
+                self.slots.insert(fold(&row.key), EffectiveSetting { row, value, origin });
                 Ok(())
             }
-            None => Err(wrong(row, row.key, say(&node), origin)),
+            None => Err(wrong(row, &row.key, say(&node), origin)),
         }
     }
 
@@ -190,7 +187,7 @@ impl Values {
     }
 
     /// Ends reading. Returns the problems; if there are none, completes the warnings.
-    pub(crate) fn finish(&mut self) -> Result<(), ConfigError> {
+    pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         self.judge_asked();
         if !self.problems.is_empty() {
             return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
@@ -226,16 +223,16 @@ impl Values {
 }
 
 /// `kubesvc.database.url` is `KUBESVC_DATABASE_URL`.
-pub(crate) fn environment_name(key: &str) -> String {
+pub(super) fn environment_name(key: &str) -> String {
     key.replace('.', "_").replace('-', "").to_uppercase()
 }
 
-fn wrong(row: &SettingRow, key: &str, read: String, origin: Origin) -> ConfigProblem {
+fn wrong(row: &Row, key: &str, read: String, origin: Origin) -> ConfigProblem {
     let allowed = match read.contains("${") {
         true => format!("{}; `${{…}}` is not filled in", row.kind),
         false => row.kind.to_string(),
     };
-    let read = if row.secret { "a value not shown here".to_owned() } else { read };
+    let read = if row.kind.is_secret() { "a value not shown here".to_owned() } else { read };
     ConfigProblem::Value { origin, key: shown(key), read, allowed }
 }
 
@@ -302,9 +299,9 @@ impl Walk<'_> {
             let (origin, why) = (self.at(line), format!("a key has more than {MAX_STEPS} parts"));
             return self.values.problems.push(ConfigProblem::Malformed { origin, why });
         }
-        let documented = self.values.index.spec.documented_path(path);
-        let ground = self.values.index.spec.ground(&documented);
-        match (self.values.index.find(&documented), &node.value) {
+        let documented = self.values.spec.documented_path(path);
+        let ground = self.values.spec.ground(&documented);
+        match (self.values.spec.find(&documented), &node.value) {
             // Another program's setting of the same name may be a whole group, such as `logging.level`.
             (KeyLookup::Setting { .. }, YamlValue::Map(entries)) if ground == KeyOwnership::Shared => {
                 self.group(&documented, entries);
@@ -325,7 +322,7 @@ impl Walk<'_> {
                 }
             }
             (KeyLookup::Group, _)
-                if ground == KeyOwnership::Ours || self.values.index.spec.is_guarded(&documented) =>
+                if ground == KeyOwnership::Ours || self.values.spec.is_guarded(&documented) =>
             {
                 let (origin, key) = (self.at(line), join(path));
                 let allowed = "a group of settings".to_owned();
@@ -341,7 +338,7 @@ impl Walk<'_> {
     fn list(&mut self, path: &[KeySegment]) -> &mut SettingList {
         let id = folded(path);
         if !self.lists.contains_key(&id) {
-            let places = format!("{id}.[");
+            let places = format!("{id}[");
             self.values.slots.retain(|slot, _| !slot.starts_with(&places));
             self.values.asked.retain(|asked, _| !asked.starts_with(&places));
         }
@@ -351,11 +348,11 @@ impl Walk<'_> {
     /// Whether the rows below this path are entries of a list.
     fn takes_list(&self, path: &[KeySegment]) -> bool {
         let element: Vec<_> = path.iter().cloned().chain([KeySegment::Index(0)]).collect();
-        !matches!(self.values.index.find(&element), KeyLookup::Nothing)
+        !matches!(self.values.spec.find(&element), KeyLookup::Nothing)
     }
 
     fn nothing(&mut self, path: &[KeySegment], ground: KeyOwnership, line: usize) {
-        let unknown = match self.values.index.spec.is_guarded(&self.values.index.spec.documented_path(path)) {
+        let unknown = match self.values.spec.is_guarded(&self.values.spec.documented_path(path)) {
             true => UnknownKeys::Error,
             false => self.unknown,
         };
@@ -364,7 +361,7 @@ impl Walk<'_> {
             KeyOwnership::Ours => {
                 self.unknown_keys += 1;
                 let origin = self.at(line);
-                let nearest = self.values.index.spec.nearest(&self.values.index.spec.documented_path(path));
+                let nearest = self.values.spec.nearest(&self.values.spec.documented_path(path));
                 let problem = ConfigProblem::Unknown { origin, key: join(path), nearest };
                 match unknown {
                     UnknownKeys::Error => self.values.problems.push(problem),
@@ -380,31 +377,24 @@ impl Walk<'_> {
             }
             // A group that is only partly kubesvc's, such as `armory`, is named together with its foreign key.
             KeyOwnership::Foreign => {
-                let part_ours = !matches!(self.values.index.find(&path[..1]), KeyLookup::Nothing);
+                let part_ours = !matches!(self.values.spec.find(&path[..1]), KeyLookup::Nothing);
                 let named = if part_ours { path.len().min(2) } else { 1 };
                 self.passed_over.insert(join(&path[..named]));
             }
         }
     }
 
-    fn setting(
-        &mut self,
-        path: &[KeySegment],
-        row: &'static SettingRow,
-        id: String,
-        line: usize,
-        node: &YamlNode,
-    ) {
+    fn setting(&mut self, path: &[KeySegment], row: &'static Row, id: String, line: usize, node: &YamlNode) {
         let (origin, written) = (self.at(line), join(path));
         if let Some(first) = self.seen.insert(id.clone(), line) {
             self.values.problems.push(ConfigProblem::Twice { key: written, first, second: origin });
             return;
         }
-        if let SettingUse::Refused(refusal) = row.used {
+        if let Use::Refused(refusal) = row.used {
             return self.values.asked(row, refusal, id, node, (&written, origin));
         }
-        if !matches!(row.used, SettingUse::Read(_)) {
-            if matches!(row.used, SettingUse::Later(_))
+        if !matches!(row.used, Use::Read(_)) {
+            if matches!(row.used, Use::Later(_))
                 && !has_placeholder(node)
                 && let Err(read) = row.kind.read(node)
             {
@@ -413,13 +403,13 @@ impl Walk<'_> {
             }
             return self.unread(row, origin);
         }
-        let key = if row.key.contains(['*', '[']) { written } else { row.key.to_owned() };
+        let key = if row.is_repeated() { written } else { row.key.clone() };
         match row.kind.read(node) {
             Err(read) => self.values.problems.push(wrong(row, &key, read.0, origin)),
             Ok(_) if has_placeholder(node) => {
                 self.values.problems.push(wrong(row, &key, say(node), origin));
             }
-            Ok(SettingValue::Nothing) => {}
+            Ok(Value::Null) => {}
             Ok(value) => {
                 if row.idle.is_some() {
                     self.unread(row, origin.clone());
@@ -429,8 +419,8 @@ impl Walk<'_> {
         }
     }
 
-    fn unread(&mut self, row: &'static SettingRow, origin: Origin) {
+    fn unread(&mut self, row: &'static Row, origin: Origin) {
         let unread = UnreadSetting { row, first: origin, places: 0 };
-        self.values.unread.entry(row.key).or_insert(unread).places += 1;
+        self.values.unread.entry(&row.key).or_insert(unread).places += 1;
     }
 }

@@ -2,20 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use super::error::ConfigProblem;
-use super::setting_type::SettingType;
-use super::table::{SettingRow, inert, read};
-use super::values::Values;
+use serde::Deserialize;
 
-/// Logging settings of a program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoggingSettings {
-    /// The minimum level that is written.
-    pub level: LogLevel,
-    /// The format of a line.
-    pub format: LogFormat,
-    /// Constant fields on each line. Their names are chosen by the user.
-    pub fields: BTreeMap<String, String>,
+use super::group::{FromSetting, key, names};
+use super::kind::SettingType;
+
+const LEVELS: SettingType =
+    SettingType::Choice(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
+const FORMATS: SettingType = SettingType::Choice(&["text", "json", "auto"]);
+
+crate::settings! {
+    /// Logging settings of a program.
+    pub struct LoggingSettings {
+        /// least level written; RUST_LOG stands over it
+        level: LogLevel = key("level", LEVELS, "info");
+        /// text or json; auto is text on a terminal and json otherwise
+        format: LogFormat = key("format", FORMATS, "auto");
+        /// a constant field on each log line
+        fields: BTreeMap<String, String> = names("fields.*", SettingType::Text(1024));
+    }
 }
 
 impl Default for LoggingSettings {
@@ -25,11 +30,14 @@ impl Default for LoggingSettings {
 }
 
 /// The minimum level that is written. The documented `panic` and `fatal` are read as [`LogLevel::Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// What needs a person.
+    #[serde(alias = "panic", alias = "fatal")]
     Error,
     /// Also what may come to need a person.
+    #[serde(alias = "warning")]
     Warn,
     /// Also what a person would want to know afterwards.
     Info,
@@ -40,7 +48,8 @@ pub enum LogLevel {
 }
 
 /// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     Text,
@@ -50,41 +59,5 @@ pub enum LogFormat {
     Auto,
 }
 
-const LEVELS: SettingType =
-    SettingType::Choice(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
-const FORMATS: SettingType = SettingType::Choice(&["text", "json", "auto"]);
-const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
-
-/// The settings of both programs.
-pub(crate) const ROWS: &[SettingRow] = &[
-    read("logging.level", LEVELS, "info", "least level written; RUST_LOG stands over it"),
-    read("logging.format", FORMATS, "auto", "text or json; auto is text on a terminal and json otherwise"),
-    read("logging.fields.*", SettingType::Text { max: 1024 }, "", "a constant field on each log line"),
-];
-
-/// The documented log file settings, which exist only in the agent's file.
-pub(crate) const FILE_ROWS: &[SettingRow] = &[
-    inert("logging.file", ROTATION, "log file"),
-    inert("logging.multiWrite", ROTATION, "log file and standard output at once"),
-    inert("logging.maxSizeMb", ROTATION, "size at which the log file is rotated"),
-    inert("logging.maxAgeDays", ROTATION, "age of the oldest log file"),
-    inert("logging.maxBackups", ROTATION, "number of rotated log files"),
-    inert("logging.localTime", "log times are always UTC", "local time in logs"),
-    inert("logging.compress", ROTATION, "compression of rotated log files"),
-];
-
-pub(crate) fn build(values: &Values) -> Result<LoggingSettings, ConfigProblem> {
-    let level = match values.string("logging.level")?.as_str() {
-        "panic" | "fatal" | "error" => LogLevel::Error,
-        "warn" | "warning" => LogLevel::Warn,
-        "debug" => LogLevel::Debug,
-        "trace" => LogLevel::Trace,
-        _ => LogLevel::Info,
-    };
-    let format = match values.string("logging.format")?.as_str() {
-        "text" => LogFormat::Text,
-        "json" => LogFormat::Json,
-        _ => LogFormat::Auto,
-    };
-    Ok(LoggingSettings { level, format, fields: values.names("logging.fields") })
-}
+impl FromSetting for LogLevel {}
+impl FromSetting for LogFormat {}

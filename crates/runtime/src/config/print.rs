@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use super::error::Origin;
+use super::keys::fold;
 use super::layer::environment_name;
-use super::setting_type::{RolePermissions, SPINNAKER_KINDS, SettingType, SettingValue};
-use super::table::{RefusalRule, SettingRow, SettingUse, Spec};
+use super::row::{RefusalRule, Row, Spec, Use};
 use super::values::{EffectiveSetting, Values};
-use kubesvc_core::spec::CustomResourceTreatment;
-use kubesvc_core::wire::ops::CustomResourceDefinition;
 
 /// Replaces a value that is not shown.
 const HIDDEN_VALUE: &str = "***";
@@ -19,7 +19,7 @@ pub(crate) fn effective(values: &Values) -> String {
     let mut out = String::new();
     let mut open: Vec<&str> = Vec::new();
     let mut lists = BTreeSet::new();
-    for row in values.index.spec.rows().filter(|row| matches!(row.used, SettingUse::Read(_))) {
+    for row in values.spec.rows.iter().filter(|row| matches!(row.used, Use::Read(_))) {
         if let Some((list, _)) = row.key.split_once("[]") {
             if lists.insert(list) {
                 let groups: Vec<_> = list.split('.').collect();
@@ -43,11 +43,11 @@ pub(crate) fn effective(values: &Values) -> String {
         open_groups(&mut out, &open, &groups);
         let depth = groups.len();
         if name != "*" {
-            if let Some(slot) = values.slots.get(row.key) {
+            if let Some(slot) = values.slots.get(&fold(&row.key)) {
                 line(&mut out, depth, name, &yaml(slot), &slot.origin.to_string());
             }
         } else {
-            let prefix = format!("{}.", groups.join("."));
+            let prefix = format!("{}.", fold(&groups.join(".")));
             for (id, slot) in values.slots.range(prefix.clone()..) {
                 let Some(name) = id.strip_prefix(&prefix) else { break };
                 line(&mut out, depth, &chosen_name(name), &yaml(slot), &slot.origin.to_string());
@@ -83,10 +83,10 @@ fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
         return line(out, depth, name, "[]", "");
     }
     line(out, depth, name, "", "");
-    for origin in 0..listed.len {
-        let rows = values.index.spec.rows().filter_map(|row| {
+    for index in 0..listed.len {
+        let rows = values.spec.rows.iter().filter_map(|row| {
             let name = row.key.strip_prefix(list)?.strip_prefix("[].")?;
-            Some((name, values.of_listed(list, origin, name)?))
+            Some((name, values.slots.get(&fold(&format!("{list}[{index}].{name}")))?))
         });
         let mut bullet = "- ";
         for (name, slot) in rows {
@@ -133,55 +133,30 @@ fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) 
     out.push('\n');
 }
 
-fn yaml(slot: &EffectiveSetting) -> String {
-    match &slot.value {
-        SettingValue::Nothing => "null".to_owned(),
-        SettingValue::Flag(flag) => flag.to_string(),
-        SettingValue::Int(n) => n.to_string(),
-        SettingValue::Float(n) => n.to_string(),
-        SettingValue::Text(url) if matches!(slot.row.kind, SettingType::DatabaseUrl) => {
-            quoted(&redact_url(url))
-        }
-        SettingValue::Text(_) | SettingValue::List(_) if slot.row.secret => quoted(HIDDEN_VALUE),
-        SettingValue::Text(text) => quoted(text),
-        SettingValue::List(items) => texts(items),
-        SettingValue::Permissions(RolePermissions { read, write }) => {
-            format!("{{READ: {}, WRITE: {}}}", texts(read), texts(write))
-        }
-        SettingValue::CustomResourceDefinitions(items) => {
-            let items = items.iter().map(|CustomResourceDefinition { kind, cluster_scoped }| {
-                let scope = if *cluster_scoped { "Cluster" } else { "Namespaced" };
-                format!("{{kind: {}, scope: {scope}}}", quoted(kind))
-            });
-            format!("[{}]", items.collect::<Vec<_>>().join(", "))
-        }
-        SettingValue::CustomResources(items) => {
-            format!("[{}]", items.iter().map(custom_resource).collect::<Vec<_>>().join(", "))
-        }
+fn yaml(EffectiveSetting { row, value, .. }: &EffectiveSetting) -> String {
+    match value {
+        Value::String(url) if row.kind.is_secret() => quoted(&redact_url(url)),
+        value => flow(value),
     }
 }
 
-fn custom_resource(treatment: &CustomResourceTreatment) -> String {
-    let CustomResourceTreatment { kubernetes_kind, spinnaker_kind, deploy_priority, versioned, namespaced } =
-        treatment;
-    let named = SPINNAKER_KINDS.iter().find(|(_, kind)| Some(*kind) == *spinnaker_kind);
-    let settings = [
-        Some(format!("kubernetesKind: {}", quoted(kubernetes_kind))),
-        named.map(|(name, _)| format!("spinnakerKind: {name}")),
-        deploy_priority.as_ref().map(|priority| format!("deployPriority: {}", quoted(priority))),
-        versioned.map(|flag| format!("versioned: {flag}")),
-        namespaced.map(|flag| format!("namespaced: {flag}")),
-    ];
-    format!("{{{}}}", settings.into_iter().flatten().collect::<Vec<_>>().join(", "))
-}
-
-fn texts(items: &[String]) -> String {
-    format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
+/// A value in YAML's flow style. The keys of its mappings are plain words.
+fn flow(value: &Value) -> String {
+    let joined = |parts: Vec<String>| parts.join(", ");
+    match value {
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(flow).collect())),
+        Value::Object(entries) => {
+            let entries = entries.iter().map(|(key, value)| format!("{key}: {}", flow(value)));
+            format!("{{{}}}", joined(entries.collect()))
+        }
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        value => value.to_string(),
+    }
 }
 
 /// Quotes text for YAML. Every JSON string is a YAML string.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 /// A database URL without its password and without the values of parameters that look like secrets. Returns `***` if
@@ -217,27 +192,30 @@ pub fn redact_url(url: &str) -> String {
     parsed.into()
 }
 
-/// See [`reference`](super::reference).
-pub(crate) fn reference(spec: &Spec) -> String {
-    let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-    for SettingRow { key, kind, used, secret, about, idle } in spec.rows() {
-        let read = match used {
-            _ if let Some(why) = idle => format!("now, without effect: {why}"),
-            SettingUse::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
-            SettingUse::Read(_) => format!("now; also `{}`", environment_name(key)),
-            SettingUse::Later(capability) => format!("later: {}", capability.name()),
-            SettingUse::Inert(why) => format!("no effect: {why}"),
-            SettingUse::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
-            SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
-                format!("refused, but `{word}`: not built")
-            }
-        };
-        let default = match used {
-            SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
-            _ => String::new(),
-        };
-        let secret = if *secret { " (never shown)" } else { "" };
-        let _ = writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |");
+impl Spec {
+    /// All settings as a Markdown table: key, type, default, when it is read, meaning.
+    pub fn reference(&self) -> String {
+        let mut out =
+            String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
+        for row @ Row { key, kind, used, about, idle, .. } in &self.rows {
+            let read = match used {
+                _ if let Some(why) = idle => format!("now, without effect: {why}"),
+                Use::Read(_) if row.is_repeated() => "now".to_owned(),
+                Use::Read(_) => format!("now; also `{}`", environment_name(key)),
+                Use::Later(capability) => format!("later: {capability}"),
+                Use::Inert(why) => format!("no effect: {why}"),
+                Use::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
+                Use::Refused(RefusalRule { harmless: Some(word), .. }) => {
+                    format!("refused, but `{word}`: not built")
+                }
+            };
+            let default = match used {
+                Use::Read(default) if !default.is_empty() => format!("`{default}`"),
+                _ => String::new(),
+            };
+            let secret = if kind.is_secret() { " (never shown)" } else { "" };
+            let _ = writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |");
+        }
+        out
     }
-    out
 }

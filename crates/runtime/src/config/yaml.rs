@@ -25,31 +25,39 @@ const NODE_BYTES: usize = 64;
 
 /// A value and the line on which it begins.
 #[derive(Debug, Clone)]
-pub(crate) struct YamlNode {
-    pub(crate) line: usize,
-    pub(crate) value: YamlValue,
+pub struct YamlNode {
+    /// The line, counted from 1; 0: it is not from a file.
+    pub line: usize,
+    /// The value.
+    pub value: YamlValue,
 }
 
 /// The shape of a value.
 #[derive(Debug, Clone)]
-pub(crate) enum YamlValue {
+pub enum YamlValue {
     /// No value, `null` or `~`.
     Null,
+    /// A scalar, as written.
     Text(String),
+    /// A sequence.
     List(Vec<YamlNode>),
+    /// A mapping, with unique keys.
     Map(Vec<MappingEntry>),
 }
 
 /// One key of a mapping.
 #[derive(Debug, Clone)]
-pub(crate) struct MappingEntry {
-    pub(crate) key: String,
-    pub(crate) line: usize,
-    pub(crate) node: YamlNode,
+pub struct MappingEntry {
+    /// The key.
+    pub key: String,
+    /// Its line.
+    pub line: usize,
+    /// Its value.
+    pub node: YamlNode,
 }
 
 /// Reads and parses one file. An empty file returns [`YamlValue::Null`].
-pub(crate) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
+pub(super) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
     let file: Arc<str> = path.display().to_string().into();
     let unreadable = |why: String| ConfigProblem::Unreadable { file: Arc::clone(&file), why };
     if path.is_dir() {
@@ -75,7 +83,7 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
 }
 
 /// Parses the text of one file. `file` is only used in messages.
-pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<YamlNode, ConfigProblem> {
+pub(super) fn parse(file: &Arc<str>, text: &str) -> Result<YamlNode, ConfigProblem> {
     let options = options! {
         emit_comments: false,
         flow_nesting_limit: MAX_DEPTH,
@@ -247,7 +255,7 @@ fn measure(node: &YamlNode) -> (usize, usize) {
 }
 
 /// Text from a file for use in a message: at most 80 characters, on one line, without control characters.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut out: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     if text.chars().nth(LONGEST).is_some() {

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::{Files, agent, error};
-use crate::config::agent::AccountSettings;
-use crate::config::{UnknownKeys, load_agent};
+use crate::settings::{AccountSettings, load};
 use kubesvc_core::agent_policy::{AccountPolicy, AgentPolicy};
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::{AccountSpec, CustomResourceDefinition};
+use kubesvc_runtime::config::UnknownKeys;
 
 fn accounts(yaml: &str) -> Vec<AccountSettings> {
     agent(yaml).expect(yaml).settings.accounts
@@ -183,7 +183,7 @@ fn a_relative_kubeconfig_counts_from_the_folder_of_the_settings() {
     let yaml = "kubernetes.accounts: [{name: a, kubeconfigFile: ./keys/a}, {name: b, kubeconfigFile: b}]\n";
     let files = Files::new(&[("armory-agent.yml", yaml)]);
     let of = |dir: &Path| {
-        let loaded = load_agent(dir, &|_| None, UnknownKeys::Error).expect("valid");
+        let loaded = load(dir, &|_| None, UnknownKeys::Error).expect("valid");
         loaded.settings.accounts.into_iter().map(|account| account.spec.credential).collect::<Vec<_>>()
     };
     let below = |root: &Path| {

@@ -1,13 +1,13 @@
 //! The environment overrides files, and flags override both.
 
 use super::Files;
-use crate::config::operator::OperatorSettings;
-use crate::config::{ConfigError, Loaded, Origin, UnknownKeys, load_agent, load_operator};
+use crate::operator::settings::{OperatorSettings, load};
+use kubesvc_runtime::config::{ConfigError, Loaded, Origin, UnknownKeys};
 
 fn with(yaml: &str, env: &[(&str, &str)]) -> Result<Loaded<OperatorSettings>, ConfigError> {
     let files = Files::new(&[("c.yml", yaml)]);
     let env = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-    load_operator(&[files.path("c.yml")], &env, UnknownKeys::Error)
+    load(&[files.path("c.yml")], &env, UnknownKeys::Error)
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_variable_lies_over_the_files() {
     let loaded = with("server.port: 2\nkubesvc.grpc.server.address: h\n", &env).expect("valid");
     let s = &loaded.settings;
     assert_eq!((s.server.port, s.server.max_body_bytes), (1, 1 << 20));
-    assert_eq!(s.database_url, "mysql://h/d");
+    assert_eq!(&*s.database_url, "mysql://h/d");
     assert_eq!(s.watch_namespaces, ["a", "b"]);
     assert!(!s.dynamic_accounts.enabled);
     assert_eq!(s.grpc.address, "h", "an empty variable sets nothing");
@@ -63,7 +63,7 @@ fn the_agent_has_its_own_variables() {
         "KUBERNETES_KUBECONFIGFOLDERS" => Some("/a,/b".to_owned()),
         _ => None,
     };
-    let s = load_agent(files.root(), &env, UnknownKeys::Error).expect("valid").settings;
+    let s = kubesvc_agent::settings::load(files.root(), &env, UnknownKeys::Error).expect("valid").settings;
     assert_eq!((s.hub.grpc.as_str(), s.zone_id.as_deref()), ("hub:1", Some("z")));
     assert_eq!(s.kubeconfig_folders, ["/a", "/b"].map(std::path::PathBuf::from));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{error, operator};
-use crate::config::operator::{BodyFormat, CacheSettings};
+use crate::operator::settings::{BodyFormat, CacheSettings};
 use kubesvc_core::cache::rules::{ChosenKinds, OperatorRules};
 use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
 

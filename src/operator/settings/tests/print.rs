@@ -1,7 +1,8 @@
 //! `--print-config` and the reference table.
 
+use super::specs;
 use super::{Files, agent, operator};
-use crate::config::{SettingsProgram, UnknownKeys, redact_url, reference};
+use kubesvc_runtime::config::{UnknownKeys, redact_url};
 
 #[test]
 fn each_setting_says_where_it_came_from() {
@@ -191,8 +192,8 @@ fn addresses_of_databases_lose_their_passwords() {
 
 #[test]
 fn the_list_of_settings_names_each_once() {
-    for program in [SettingsProgram::Operator, SettingsProgram::Agent] {
-        let text = reference(program);
+    for spec in specs() {
+        let text = spec.reference();
         let mut keys: Vec<_> = text.lines().skip(2).filter_map(|l| l.split('`').nth(1)).collect();
         let rows = keys.len();
         assert!(rows > 60, "{rows}");
@@ -200,7 +201,7 @@ fn the_list_of_settings_names_each_once() {
         keys.dedup();
         assert_eq!(keys.len(), rows);
     }
-    let text = reference(SettingsProgram::Operator);
+    let text = specs()[0].reference();
     assert!(text.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | now; also `SERVER_PORT` | port of the REST server |"), "{text}");
     assert!(
         text.contains("anything (never shown) |  | refused: not built | password of that key |"),

@@ -10,7 +10,7 @@ fn the_documented_defaults_hold() {
     assert_eq!(s.hub.backoff.base, Duration::from_secs(1));
     assert_eq!((s.hub.backoff.multiplier, s.hub.backoff.jitter), (1.6, 0.2));
     assert_eq!(s.hub.backoff.max, Duration::from_secs(120));
-    assert_eq!(s.hub.reconnect, Duration::from_secs(5));
+    assert_eq!(s.reconnect, Duration::from_secs(5));
     assert_eq!((s.hub.ping_every, s.hub.ping_timeout), (Duration::from_secs(20), Duration::from_secs(20)));
     assert_eq!(s.hub.idle_timeout, Duration::ZERO);
     assert_eq!((s.metrics_port, s.dynamic_accounts), (None, true));
@@ -30,7 +30,7 @@ prometheus: {enabled: true, port: 0}
     let s = agent(yaml).expect("valid").settings;
     assert_eq!((s.hub.backoff.base, s.hub.backoff.max), (Duration::from_millis(5), Duration::from_secs(1)));
     assert_eq!((s.hub.ping_every, s.hub.ping_timeout), (Duration::ZERO, Duration::from_secs(20)));
-    assert_eq!((s.hub.idle_timeout, s.hub.reconnect), (Duration::from_secs(7), Duration::from_millis(10)));
+    assert_eq!((s.hub.idle_timeout, s.reconnect), (Duration::from_secs(7), Duration::from_millis(10)));
     assert_eq!(s.metrics_port, Some(0));
     assert_eq!(agent("prometheus.enabled: true").expect("valid").settings.metrics_port, Some(8008));
 }

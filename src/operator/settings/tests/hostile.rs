@@ -1,11 +1,10 @@
 //! Malicious files, and random text.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 
 use super::{Files, error, operator};
-use crate::config::{SettingsProgram, UnknownKeys, load_agent, load_operator, yaml};
+use crate::operator::settings::load;
+use kubesvc_runtime::config::UnknownKeys;
 
 #[test]
 fn malformed_files_are_refused_with_file_and_line() {
@@ -105,8 +104,9 @@ fn what_is_no_file_of_text_is_refused() {
         "armory-agent.yml: cannot be read: it is a folder, not a file"
     );
     let inside = files.path("latin1.yml");
-    let message =
-        load_agent(&inside, &|_| None, UnknownKeys::Error).map(|_| ()).expect_err("a file as folder");
+    let message = kubesvc_agent::settings::load(&inside, &|_| None, UnknownKeys::Error)
+        .map(|_| ())
+        .expect_err("a file as folder");
     assert!(message.to_string().contains("latin1.yml/armory-agent.yml: cannot be read: Not a directory"));
 }
 
@@ -208,40 +208,21 @@ proptest! {
     #[test]
     fn no_text_makes_the_loader_panic(text in yamlish(), warn in any::<bool>()) {
         let unknown = if warn { UnknownKeys::Warn } else { UnknownKeys::Error };
-        for program in [SettingsProgram::Operator, SettingsProgram::Agent] {
-            let mut values = super::super::Values::new(program.spec());
-            let file: Arc<str> = "c.yml".into();
-            match yaml::parse(&file, &text) {
-                Err(problem) => prop_assert!(problem.to_string().starts_with("c.yml:"), "{problem}"),
-                Ok(root) => {
-                    values.file(&file, &root, unknown);
-                    let sound = values.problems.is_empty();
-                    prop_assert_eq!(values.finish().is_ok(), sound);
-                    if sound {
-                        let built = match program {
-                            SettingsProgram::Operator => super::super::operator::build(&values)
-                                .map(|_| ())
-                                .map_err(|problem| problem.to_string()),
-                            SettingsProgram::Agent => super::super::agent::build(&values)
-                                .map(|_| ())
-                                .map_err(|problems| problems.to_string()),
-                        };
-                        // A file without problems may still describe no valid account.
-                        let has_accounts = values.listed("kubernetes.accounts").is_some();
-                        prop_assert!(
-                            built.is_ok() || built.as_ref().is_err_and(|e| has_accounts && e.starts_with("c.yml:")),
-                            "{built:?}"
-                        );
-                    }
-                }
-            }
+        let files = Files::new(&[("c.yml", &text), ("armory-agent.yml", &text)]);
+        let results = [
+            ("c.yml", files.operator(&["c.yml"], unknown).map(drop)),
+            ("armory-agent.yml", files.agent(unknown).map(drop)),
+        ];
+        for (file, result) in results {
+            let begins = |line: &str| line.starts_with(&format!("{file}:")) || line.starts_with("and ");
+            prop_assert!(result.as_ref().err().is_none_or(|error| error.lines().all(begins)), "{result:?}");
         }
     }
 
     #[test]
     fn no_variable_makes_the_loader_panic(text in any::<String>()) {
         let env = |_: &str| Some(text.clone());
-        let _ = load_operator(&[], &env, UnknownKeys::Error).map(|l| l.print());
+        let _ = load(&[], &env, UnknownKeys::Error).map(|l| l.print());
     }
 
 }

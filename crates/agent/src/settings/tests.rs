@@ -1,23 +1,13 @@
 //! Tests of the settings, each a table of cases.
 
-mod agent_accounts;
-mod agent_files;
-mod agent_hub;
-mod cached_objects;
-mod closed;
-mod environment;
-mod hostile;
-mod operator_files;
-mod print;
-mod schema;
-mod spelling;
-mod types;
+mod accounts;
+mod files;
+mod hub;
 
 use std::path::{Path, PathBuf};
 
-use super::agent::AgentSettings;
-use super::operator::OperatorSettings;
-use super::{Loaded, UnknownKeys, load_agent, load_operator};
+use super::AgentSettings;
+use kubesvc_runtime::config::{Loaded, UnknownKeys};
 
 /// A folder of files, deleted after the test. Messages name files without the folder.
 struct Files {
@@ -45,13 +35,8 @@ impl Files {
         text.replace(&format!("{}/", self.root().display()), "")
     }
 
-    fn operator(&self, names: &[&str], unknown: UnknownKeys) -> Result<Loaded<OperatorSettings>, String> {
-        let paths: Vec<_> = names.iter().map(|n| self.path(n)).collect();
-        self.shorten(load_operator(&paths, &|_| None, unknown).map_err(|e| e.to_string()))
-    }
-
     fn agent(&self, unknown: UnknownKeys) -> Result<Loaded<AgentSettings>, String> {
-        self.shorten(load_agent(self.root(), &|_| None, unknown).map_err(|e| e.to_string()))
+        self.shorten(super::load(self.root(), &|_| None, unknown).map_err(|e| e.to_string()))
     }
 
     fn shorten<T>(&self, result: Result<Loaded<T>, String>) -> Result<Loaded<T>, String> {
@@ -61,11 +46,6 @@ impl Files {
         }
         Ok(loaded)
     }
-}
-
-/// Loads the operator's settings from one file, `c.yml`.
-fn operator(yaml: &str) -> Result<Loaded<OperatorSettings>, String> {
-    Files::new(&[("c.yml", yaml)]).operator(&["c.yml"], UnknownKeys::Error)
 }
 
 /// Loads the agent's settings from one file, `armory-agent.yml`.

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::config::table::{SettingRow, SettingUse};
-use crate::config::{SettingsProgram, settings_schema};
+use super::specs;
+use kubesvc_runtime::config::Use;
 
 /// The part of a schema that is for one key.
 fn of_key<'a>(schema: &'a Value, key: &str) -> &'a Value {
@@ -19,10 +19,10 @@ fn of_key<'a>(schema: &'a Value, key: &str) -> &'a Value {
 
 #[test]
 fn the_schema_tells_of_each_documented_key() {
-    for program in [SettingsProgram::Operator, SettingsProgram::Agent] {
-        let schema = settings_schema(program);
-        for row in program.spec().rows() {
-            let part = of_key(&schema, row.key);
+    for spec in specs() {
+        let schema = spec.schema();
+        for row in spec.rows() {
+            let part = of_key(&schema, &row.key);
             let about = part.get("description").or_else(|| part["anyOf"][0].get("description"));
             let about = about.and_then(Value::as_str).unwrap_or_default();
             assert!(about.starts_with(row.about), "{}: {part}", row.key);
@@ -32,15 +32,15 @@ fn the_schema_tells_of_each_documented_key() {
 
 #[test]
 fn the_schema_accepts_defaults_and_of_settings_that_are_not_built_what_happens_anyway() {
-    let schema = settings_schema(SettingsProgram::Operator);
+    let schema = specs()[0].schema();
     let enabled = of_key(&schema, "kubesvc.grpc.server.security.enabled");
     assert_eq!(enabled["enum"], json!([null, "", false]));
     assert_eq!(of_key(&schema, "kubesvc.agents.approval")["enum"], json!(["auto", "manual", null]));
     assert_eq!(of_key(&schema, "server.port")["maximum"], 65535);
-    for program in [SettingsProgram::Operator, SettingsProgram::Agent] {
-        let schema = settings_schema(program);
-        let defaults = program.spec().rows().filter_map(|row: &SettingRow| match row.used {
-            SettingUse::Read(default) if !default.is_empty() => Some((row.key, default)),
+    for spec in specs() {
+        let schema = spec.schema();
+        let defaults = spec.rows().iter().filter_map(|row| match row.used {
+            Use::Read(default) if !default.is_empty() => Some((row.key.as_str(), default)),
             _ => None,
         });
         for (key, default) in defaults {
@@ -54,7 +54,7 @@ fn the_schema_accepts_defaults_and_of_settings_that_are_not_built_what_happens_a
 
 #[test]
 fn a_group_that_is_a_setting_too_is_either() {
-    let level = settings_schema(SettingsProgram::Operator);
+    let level = specs()[0].schema();
     let level = of_key(&level, "logging.level");
     assert_eq!(level["anyOf"][1], json!({ "type": "object" }));
 }

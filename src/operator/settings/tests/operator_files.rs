@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Files, error, operator};
-use crate::config::operator::{
-    Approval, ClusterMode, ClusterSettings, LogFormat, LogLevel, OperationsAuth, OperatorSettings,
+use crate::operator::settings::{
+    Approval, ClusterMode, ClusterSettings, OperationsAuth, OperatorSettings, load,
 };
-use crate::config::{UnknownKeys, load_operator};
-use crate::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::config::{LogFormat, LogLevel, UnknownKeys};
+use kubesvc_runtime::listen::connection_limits::AddressLimits;
 
 fn defaults() -> OperatorSettings {
-    load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings
+    load(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings
 }
 
 #[test]
@@ -24,11 +24,11 @@ fn defaults_are_the_documented_ones() {
     assert!(s.grpc.health_service_enabled);
     assert_eq!(s.grpc.max_inbound_message_size, 4 << 20);
     assert_eq!(s.grpc.limits, AddressLimits::default());
-    assert_eq!(s.database_url, "sqlite://kubesvc.db");
+    assert_eq!(&*s.database_url, "sqlite://kubesvc.db");
     assert!(s.watch_namespaces.is_empty() && s.secrets.folders.is_empty());
     assert_eq!(s.operation_wait, Duration::from_secs(30));
     let o = &s.operations;
-    assert_eq!((o.auth, o.max_retries, o.read_wait), (OperationsAuth::Required, 3, Duration::from_secs(10)));
+    assert_eq!((o.auth, o.max_retries, s.read_wait), (OperationsAuth::Required, 3, Duration::from_secs(10)));
     assert_eq!((o.max_rows, o.kept_for.as_secs(), o.max_result_label), (1_000_000, 7 * 86_400, 255));
     assert_eq!(o.purge.to_string(), "0 0 0 * * 0");
     let d = &s.dynamic_accounts;
@@ -42,15 +42,16 @@ fn defaults_are_the_documented_ones() {
         (vec!["*".to_owned()], vec!["*".to_owned()])
     );
     let cluster = ClusterSettings {
-        mode: ClusterMode::Local,
         kubeconfig_file: None,
         verify_ssl: true,
         namespace: None,
         http_port_name: "http".to_owned(),
         service_name_prefix: "spin-clouddriver".to_owned(),
         fail_fast: true,
-        pod_domain: None,
+        use_dns: false,
+        domain_name: "cluster.local".to_owned(),
     };
+    assert_eq!((s.cluster_mode, s.cluster.pod_domain()), (ClusterMode::Local, None));
     assert_eq!(s.cluster, cluster);
     assert_eq!((s.logging.level, s.logging.format), (LogLevel::Info, LogFormat::Auto));
     assert!(s.logging.fields.is_empty());
@@ -64,7 +65,7 @@ fn defaults_are_the_documented_ones() {
 fn replicas_look_for_one_another_unless_the_database_serves_only_one() {
     let mode = |yaml: &str| {
         let loaded = operator(yaml).expect("valid");
-        (loaded.settings.cluster.mode, loaded.warnings)
+        (loaded.settings.cluster_mode, loaded.warnings)
     };
     const SERVER: &str = "kubesvc.database.url: postgres://h/d\n";
     assert_eq!(mode(""), (ClusterMode::Local, vec![]));
@@ -168,12 +169,12 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!(s.grpc.max_inbound_message_size, 16 << 20);
     let exempt = vec!["fd00::/8".parse().expect("a network")];
     assert_eq!(s.grpc.limits, AddressLimits { per_address: 256, exempt });
-    assert_eq!(s.database_url, "postgres://u:p@h/d");
+    assert_eq!(&*s.database_url, "postgres://u:p@h/d");
     assert_eq!(s.watch_namespaces, ["a", "b"]);
     assert_eq!(s.secrets.folders, [PathBuf::from("/creds"), PathBuf::from("/run/more")]);
     assert_eq!(s.operation_wait, Duration::from_millis(1500));
     let o = &s.operations;
-    assert_eq!((o.auth, o.max_retries, o.read_wait), (OperationsAuth::None, 0, Duration::from_millis(700)));
+    assert_eq!((o.auth, o.max_retries, s.read_wait), (OperationsAuth::None, 0, Duration::from_millis(700)));
     assert_eq!((o.max_rows, o.kept_for.as_secs(), o.max_result_label), (10, 14 * 86_400, 8));
     assert_eq!(o.purge.to_string(), "0 30 4 ? * MON-FRI");
     let d = &s.dynamic_accounts;
@@ -185,15 +186,16 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!(s.accounts.agent_sources, [".", "team"]);
     assert!(s.accounts.operator_files.is_empty(), "an empty list counts as set");
     let cluster = ClusterSettings {
-        mode: ClusterMode::Kubernetes,
         kubeconfig_file: Some(PathBuf::from("/k")),
         verify_ssl: false,
         namespace: Some("n".to_owned()),
         http_port_name: "rest".to_owned(),
         service_name_prefix: "clouddriver".to_owned(),
         fail_fast: false,
-        pod_domain: Some("example.org".to_owned()),
+        use_dns: true,
+        domain_name: "example.org".to_owned(),
     };
+    assert_eq!((s.cluster_mode, s.cluster.pod_domain()), (ClusterMode::Kubernetes, Some("example.org")));
     assert_eq!(s.cluster, cluster);
     assert_eq!((s.logging.level, s.logging.format), (LogLevel::Warn, LogFormat::Json));
     let fields: Vec<_> = s.logging.fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -351,9 +353,9 @@ fn a_certificate_of_the_gateway_needs_its_key() {
     let settings = |yaml: &str| operator(yaml).expect(yaml).settings.gateway;
     assert_eq!(settings("kubesvc.gateway.server.port: 7443"), None, "it is off");
     let gateway = settings("kubesvc.gateway: {enabled: true, server: {port: 7443}}").expect("it is on");
-    assert_eq!((gateway.address.as_str(), gateway.port, gateway.tls_files), ("*", 7443, None));
+    assert_eq!((gateway.address.as_str(), gateway.port, gateway.tls_files()), ("*", 7443, None));
     let with_files = "kubesvc.gateway: {enabled: true, tls: {certificateFile: /c, keyFile: /k}}";
-    let files = settings(with_files).expect("it is on").tls_files;
+    let files = settings(with_files).expect("it is on").tls_files();
     assert_eq!(files, Some(("/c".into(), "/k".into())));
     for (given, missing) in [("certificateFile", "keyFile"), ("keyFile", "certificateFile")] {
         let error = error(operator(&format!("kubesvc.gateway: {{enabled: true, tls.{given}: /f}}")));

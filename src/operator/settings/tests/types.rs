@@ -1,7 +1,7 @@
 //! Types and bounds.
 
 use super::{agent, error, operator};
-use crate::config::agent::LogLevel;
+use kubesvc_runtime::config::LogLevel;
 
 #[test]
 fn wrong_values_name_file_line_key_what_was_read_and_what_is_allowed() {

@@ -2,7 +2,8 @@
 //! refused.
 
 use super::{Files, agent, error, operator};
-use crate::config::{UnknownKeys, load_agent, load_operator};
+use crate::operator::settings::load;
+use kubesvc_runtime::config::UnknownKeys;
 
 /// Settings that are refused, each with a part of the advice in its message.
 const OPERATOR: &[(&str, &str)] = &[
@@ -131,17 +132,17 @@ fn the_last_layer_decides_what_is_asked_for() {
     let env = |value: &'static str| {
         move |name: &str| (name == "KUBESVC_GRPC_SERVER_SECURITY_ENABLED").then(|| value.to_owned())
     };
-    let message =
-        load_operator(&[], &env("true"), UnknownKeys::Error).map(drop).expect_err("it asks for TLS");
+    let message = load(&[], &env("true"), UnknownKeys::Error).map(drop).expect_err("it asks for TLS");
     let message = message.to_string();
     assert!(
         message.starts_with("environment KUBESVC_GRPC_SERVER_SECURITY_ENABLED: `kubesvc.grpc"),
         "{message}"
     );
-    load_operator(&[], &env("false"), UnknownKeys::Error).expect("it asks for nothing");
+    load(&[], &env("false"), UnknownKeys::Error).expect("it asks for nothing");
     let env = |name: &str| (name == "CLOUDDRIVER_AUTH_TOKEN").then(|| "hunter2".to_owned());
-    let message =
-        load_agent(files.root(), &env, UnknownKeys::Error).map(drop).expect_err("it asks for a token");
+    let message = kubesvc_agent::settings::load(files.root(), &env, UnknownKeys::Error)
+        .map(drop)
+        .expect_err("it asks for a token");
     let message = message.to_string();
     assert!(message.contains("`clouddriver.auth.token`") && !message.contains("hunter2"), "{message}");
 }

@@ -1,0 +1,158 @@
+//! The keys of the agent's file that have no effect, or are refused, each with the reason.
+
+use kubesvc_runtime::config::Unread::{self, Inert, Later, Refused};
+use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS, count, seconds};
+
+use super::{DAY, NO_PROXY};
+
+const PPROF: &str = "it profiles Go programs";
+const AT_ONCE: &str = "a list begins as soon as the budgets allow it";
+const RECALLED: &str = "the operator asks for a lost answer again until the request's own deadline";
+const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
+const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
+const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
+    machine trusts; leave this out and set clouddriver.insecure: false for that, or true for no TLS (docs/security.md)";
+const HEALTH_TLS: &str =
+    "health is served without TLS; leave this out, and let nobody but the kubelet reach server.port";
+const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
+const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
+
+pub(super) const KEYS: &[Unread] = &[
+    Refused(
+        HUB_TOKEN,
+        None,
+        "clouddriver.auth",
+        &[
+            ("token", SECRET, "", "bearer token for the hub"),
+            ("tokenCommand.command", TEXT, "", "program that prints such a token"),
+            ("tokenCommand.args", ANY, "", "its arguments"),
+            (
+                "tokenCommand.format",
+                SettingType::OptionalChoice(&["raw", "json"]),
+                "",
+                "whether it prints the token or JSON with it",
+            ),
+            (
+                "tokenCommand.refreshIntervalSeconds",
+                seconds(0, 365 * DAY),
+                "0",
+                "pace at which it is run again",
+            ),
+        ],
+    ),
+    Refused(
+        HUB_TLS,
+        Some("clouddriver.insecure"),
+        "clouddriver.tls",
+        &[
+            ("serverName", TEXT, "", "name expected in the hub's certificate"),
+            ("insecureSkipVerify", FLAG, "false", "take any certificate"),
+            ("clientCertFile", TEXT, "", "the agent's own certificate"),
+            ("clientKeyFile", TEXT, "", "its private key"),
+            ("clientKeyFilePassword", SECRET, "", "password of that key"),
+            ("clientKeyPassword", SECRET, "", "another name of that password"),
+            ("cacertFile", TEXT, "", "who signs the hub's certificate"),
+        ],
+    ),
+    Inert(
+        NO_PROXY,
+        ANY,
+        "",
+        &[
+            ("clouddriver.noProxy", "dial the hub past the proxy of the environment"),
+            ("kubernetes.noProxy", "reach clusters past the proxy of the environment"),
+        ],
+    ),
+    Inert(
+        RECALLED,
+        ANY,
+        "clouddriver.responseRetries",
+        &[("maxRetries", "how often a lost answer is sent again"), ("backOffMs", "wait between two tries")],
+    ),
+    Refused(
+        HEALTH_TLS,
+        None,
+        "server.ssl",
+        &[
+            ("enabled", FLAG, "false", "serve health over TLS"),
+            ("certFile", TEXT, "", "certificate of the health server"),
+            ("keyFile", TEXT, "", "its private key"),
+            ("keyPassword", SECRET, "", "password of that key"),
+            ("keyFilePassword", SECRET, "", "password of that key"),
+            ("caCertFile", TEXT, "", "who signs the callers' certificates"),
+            ("clientAuth", ANY, "none", "whether callers must show a certificate"),
+        ],
+    ),
+    Inert(
+        "sign-in plugins of cloud providers are not built in",
+        ANY,
+        "kubernetes.accounts[]",
+        &[("oAuthScopes", "scopes of a GCP sign-in")],
+    ),
+    Inert(
+        CLOUDDRIVERS,
+        ANY,
+        "kubernetes.accounts[]",
+        &[
+            ("providerVersion", "version of the provider"),
+            ("environment", "Spinnaker's environment of the account"),
+            ("accountType", "Spinnaker's type of the account"),
+            ("skin", "how it is shown"),
+            ("kubectlExecutable", "path of kubectl"),
+            ("kubectlRequestTimeoutSeconds", "longest request of kubectl"),
+            ("oAuthServiceAccount", "service account of a GCP sign-in"),
+            ("cacheThreads", "threads that cache"),
+            ("cacheIntervalSeconds", "pace of caching"),
+            ("cacheAllApplicationRelationships", "cache all relationships"),
+            ("cachingPolicies", "bounds of caching"),
+            ("checkPermissionsOnStartup", "look which kinds may be listed"),
+            ("customResources", "how Spinnaker treats further kinds"),
+            ("debug", "log more"),
+            ("liveManifestCalls", "read manifests from the cluster"),
+            ("namingStrategy", "how names are made"),
+            ("rawResourcesEndpointConfig", "kinds of the raw resources"),
+            ("configureImagePullSecrets", "make pull secrets"),
+            ("dockerRegistries", "registries of the account"),
+        ],
+    ),
+    Inert(CLOUDDRIVERS, SECRET, "kubernetes.accounts[]", &[("kubeconfigContents", "a kubeconfig")]),
+    Refused(
+        "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
+        None,
+        "kubernetes.accounts[]",
+        &[("requiredGroupMembership", SettingType::List(TEXTS), "", "groups that may read and write")],
+    ),
+    Later(
+        "migration",
+        "dynamicAccounts",
+        &[
+            ("interceptor.enabled", FLAG, "belongs in the operator's file"),
+            ("scanBatchSize", count(1, 100_000), "belongs in the operator's file"),
+            ("scanFrequencySeconds", seconds(1, DAY), "belongs in the operator's file"),
+            ("namePatterns", SettingType::List(TEXTS), "belongs in the operator's file"),
+            ("credentialScanNamePatterns", SettingType::List(TEXTS), "belongs in the operator's file"),
+        ],
+    ),
+    Inert(PPROF, ANY, "pprof", &[("enabled", "profiling endpoint"), ("port", "port of that endpoint")]),
+    Refused(
+        VAULT,
+        None,
+        "secrets.vault",
+        &[("enabled", FLAG, "false", "ask Vault for secrets"), ("*", SECRET, "", "where secrets are kept")],
+    ),
+    Inert(AT_ONCE, ANY, "tasks", &[("queueCheckFrequencyMs", "pace of looking for further work")]),
+    Inert(
+        ROTATION,
+        ANY,
+        "logging",
+        &[
+            ("file", "log file"),
+            ("multiWrite", "log file and standard output at once"),
+            ("maxSizeMb", "size at which the log file is rotated"),
+            ("maxAgeDays", "age of the oldest log file"),
+            ("maxBackups", "number of rotated log files"),
+            ("compress", "compression of rotated log files"),
+        ],
+    ),
+    Inert("log times are always UTC", ANY, "logging", &[("localTime", "local time in logs")]),
+];

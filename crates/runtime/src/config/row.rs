@@ -1,0 +1,165 @@
+//! The description of a program's settings: one row per key, declared by its structs and by its list of keys without
+//! effect.
+
+use std::collections::HashMap;
+
+use super::group::{Group, Rows};
+use super::keys::pattern;
+use super::kind::SettingType;
+
+/// One setting.
+#[derive(Debug)]
+pub struct Row {
+    /// The documented spelling: `[]` stands for the indexes of a list, `*` for a name chosen by the user.
+    pub key: String,
+    /// The type and bounds.
+    pub kind: SettingType,
+    /// Whether and when it has an effect.
+    pub used: Use,
+    /// Its meaning, in a few words.
+    pub about: &'static str,
+    /// Why the setting has no effect although it is read: it is only passed on, to be displayed elsewhere.
+    pub idle: Option<&'static str>,
+    pub(super) pattern: Vec<String>,
+}
+
+/// Whether a setting has an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// It is read. Contains the default as it would be written; empty: not set.
+    Read(&'static str),
+    /// It is known, and will be read once this capability exists.
+    Later(&'static str),
+    /// It is accepted but has no effect, for this reason.
+    Inert(&'static str),
+    /// It protects something in a way that is not implemented: refused, unless it asks for what happens anyway.
+    Refused(RefusalRule),
+}
+
+/// When a security setting that is not implemented is refused, and with which message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RefusalRule {
+    /// The value that asks for what happens anyway, if any. An empty value always does.
+    pub harmless: Option<&'static str>,
+    /// What does not happen, and what to do.
+    pub why: &'static str,
+    /// The flag that makes the setting irrelevant if it is set to true. If the flag is not set, this setting turns it
+    /// off.
+    pub moot_by: Option<&'static str>,
+}
+
+/// Keys that are not read, for one reason.
+#[derive(Debug)]
+pub enum Unread {
+    /// Accepted without effect: reason, type, group, and each key with its meaning.
+    Inert(&'static str, SettingType, &'static str, &'static [(&'static str, &'static str)]),
+    /// Read once this capability exists: capability, group, and each key with its type and meaning.
+    Later(&'static str, &'static str, &'static [(&'static str, SettingType, &'static str)]),
+    /// Security settings that are not implemented: what does not happen and what to do, [`RefusalRule::moot_by`], group,
+    /// and each key with its type, the value that asks for what happens anyway (empty: none), and its meaning.
+    Refused(
+        &'static str,
+        Option<&'static str>,
+        &'static str,
+        &'static [(&'static str, SettingType, &'static str, &'static str)],
+    ),
+}
+
+impl Row {
+    pub(super) fn new(key: String, kind: SettingType, used: Use, about: &'static str) -> Self {
+        let pattern = pattern(&key);
+        Self { key, kind, used, about, idle: None, pattern }
+    }
+
+    /// Whether the key stands for several settings.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.key.contains(['*', '['])
+    }
+
+    /// Why the setting has no effect; `None` if it has one.
+    pub(super) fn without_effect(&self) -> Option<&'static str> {
+        match self.used {
+            Use::Inert(why) => Some(why),
+            _ => self.idle,
+        }
+    }
+}
+
+/// How a program's file is shared with other programs.
+#[derive(Debug, Default)]
+pub struct FileShape {
+    /// Title of its schema.
+    pub title: &'static str,
+    /// Prefixes of paths, each with the documented prefix that it stands for.
+    pub moved: &'static [(&'static str, &'static str)],
+    /// Roots that only kubesvc reads; empty: the whole file is kubesvc's.
+    pub ours: &'static [&'static str],
+    /// Roots that another program reads too.
+    pub shared: &'static [&'static str],
+    /// Security-relevant groups: an unknown key in them is always an error.
+    pub guarded: &'static [&'static str],
+}
+
+/// A program's settings as a whole.
+#[derive(Debug)]
+pub struct Spec {
+    pub(super) file: FileShape,
+    /// In the order of printing: groups stay together, each where its first key was declared.
+    pub(super) rows: Vec<Row>,
+}
+
+impl Spec {
+    /// Collects the keys that `G` declares, and those that are not read.
+    pub fn new<G: Group>(file: FileShape, unread: &[Unread]) -> Self {
+        let mut rows = Vec::new();
+        G::declare(&mut Rows::new(&mut rows));
+        for part in unread {
+            part.declare(&mut rows);
+        }
+        let mut first = HashMap::new();
+        let mut places: Vec<(Vec<usize>, Row)> = Vec::new();
+        for row in rows {
+            let names = 1..=row.pattern.len();
+            let place = names.map(|end| {
+                let next = first.len();
+                *first.entry(row.pattern[..end].to_vec()).or_insert(next)
+            });
+            places.push((place.collect(), row));
+        }
+        places.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Self { file, rows: places.into_iter().map(|(_, row)| row).collect() }
+    }
+
+    /// All settings, in the order of printing.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+}
+
+impl Unread {
+    fn declare(&self, rows: &mut Vec<Row>) {
+        let key = |group: &str, name: &str| {
+            if group.is_empty() { name.to_owned() } else { format!("{group}.{name}") }
+        };
+        match *self {
+            Self::Inert(why, kind, group, keys) => {
+                let inert =
+                    |&(name, about): &(&str, _)| Row::new(key(group, name), kind, Use::Inert(why), about);
+                rows.extend(keys.iter().map(inert));
+            }
+            Self::Later(capability, group, keys) => {
+                let later = |&(name, kind, about): &(&str, _, _)| {
+                    Row::new(key(group, name), kind, Use::Later(capability), about)
+                };
+                rows.extend(keys.iter().map(later));
+            }
+            Self::Refused(why, moot_by, group, keys) => {
+                rows.extend(keys.iter().map(|&(name, kind, harmless, about)| {
+                    let harmless = Some(harmless).filter(|word| !word.is_empty());
+                    let used = Use::Refused(RefusalRule { harmless, why, moot_by });
+                    Row::new(key(group, name), kind, used, about)
+                }));
+            }
+        }
+    }
+}
