@@ -35,7 +35,7 @@ pub use keys::fold;
 pub use kind::*;
 pub use logging::{LogFormat, LogLevel, LoggingSettings};
 pub use print::redact_url;
-pub use row::{FileShape, RefusalRule, Row, Spec, Unread, Use};
+pub use row::{FileShape, RefusalRule, SettingRow, SettingUse, Spec, Unread};
 pub use values::{SettingList, Values};
 pub use yaml::{MAX_BYTES as MAX_FILE_BYTES, MappingEntry, YamlNode, YamlValue, shown};
 

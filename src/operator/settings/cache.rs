@@ -60,7 +60,7 @@ settings! {
         /// For all accounts.
         defaults: DefaultKeys = group("defaults");
         /// By name of the account.
-        accounts: BTreeMap<String, AccountKeys> = named("accounts");
+        accounts: BTreeMap<String, AccountOverrides> = named("accounts");
     }
 
     struct DefaultKeys {
@@ -71,7 +71,7 @@ settings! {
         custom_resources: Vec<CustomResourceTreatment> = key("customResources", CUSTOM_RESOURCES, "");
     }
 
-    struct AccountKeys {
+    struct AccountOverrides {
         /// cache only what Spinnaker deployed, where an account does not say
         only_spinnaker_managed: Option<bool> = key("onlySpinnakerManaged", FLAG, "");
         /// what Spinnaker takes custom kinds for; deployPriority, versioned and namespaced have no effect: each
@@ -128,7 +128,7 @@ fn account_defaults(keys: RuntimeKeys, _: &Values) -> Result<AccountDefaults, Co
     let DefaultKeys { only_spinnaker_managed, custom_resources } = keys.defaults;
     let all = RuntimeSettings { only_spinnaker_managed: Some(only_spinnaker_managed), custom_resources };
     let accounts = keys.accounts.into_iter().map(|(name, keys)| {
-        let AccountKeys { only_spinnaker_managed, custom_resources } = keys;
+        let AccountOverrides { only_spinnaker_managed, custom_resources } = keys;
         (name, RuntimeSettings { only_spinnaker_managed, custom_resources })
     });
     Ok(AccountDefaults { all, accounts: accounts.collect() })

@@ -19,7 +19,7 @@ use super::error::ConfigError;
 use super::keys::fold;
 use super::kind::{NETWORKS, SettingType, count};
 use super::print::redact_url;
-use super::row::{Row, Use};
+use super::row::{SettingRow, SettingUse};
 use super::values::Values;
 use crate::listen::connection_limits::AddressLimits;
 
@@ -103,17 +103,17 @@ impl fmt::Debug for DatabaseUrl {
 /// The rows of a group that is being declared.
 pub struct Rows<'r> {
     group: String,
-    rows: &'r mut Vec<Row>,
+    rows: &'r mut Vec<SettingRow>,
 }
 
 impl<'r> Rows<'r> {
-    pub(super) fn new(rows: &'r mut Vec<Row>) -> Self {
+    pub(super) fn new(rows: &'r mut Vec<SettingRow>) -> Self {
         Self { group: String::new(), rows }
     }
 
     fn add(&mut self, key: &Key, about: &'static str) {
         let name = dotted(&self.group, key.name);
-        let mut row = Row::new(name, key.kind, Use::Read(key.default), about);
+        let mut row = SettingRow::new(name, key.kind, SettingUse::Read(key.default), about);
         row.idle = key.idle;
         self.rows.push(row);
     }

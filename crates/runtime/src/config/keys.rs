@@ -1,6 +1,6 @@
 //! Written keys: their spelling, and their place in the description of a program's settings.
 
-use super::row::{Row, Spec};
+use super::row::{SettingRow, Spec};
 use super::yaml::shown;
 
 /// The owner of a key that matches no row.
@@ -36,7 +36,7 @@ impl KeySegment {
 /// Result of looking up a written key.
 pub(super) enum KeyLookup {
     /// The key is this row. `id` is the same for all spellings of one setting.
-    Setting { row: &'static Row, id: String },
+    Setting { row: &'static SettingRow, id: String },
     /// The key is a group that contains rows.
     Group,
     /// As `Group`, if all its last names together are one name chosen by the user.
@@ -237,7 +237,7 @@ fn compare(pattern: &[String], path: &[String]) -> KeyMatch {
 }
 
 /// The key in its normal form, with list indexes and the user's names filled in; those names as written.
-fn identity(row: &Row, path: &[KeySegment]) -> String {
+fn identity(row: &SettingRow, path: &[KeySegment]) -> String {
     let Some(fixed) = row.pattern.iter().position(|p| p == "*") else { return folded(path) };
     // What follows the user's name is the row's, in whatever spelling.
     let (head, rest) = path.split_at(fixed);

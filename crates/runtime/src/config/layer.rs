@@ -9,7 +9,7 @@ use super::UnknownKeys;
 use super::error::{ConfigError, ConfigProblem, Origin};
 use super::keys::{KeyLookup, KeyOwnership, KeySegment, fold, folded, join, split};
 use super::kind::say;
-use super::row::{RefusalRule, Row, Use};
+use super::row::{RefusalRule, SettingRow, SettingUse};
 use super::values::{EffectiveSetting, SettingList, UnbuiltSetting, UnreadSetting, Values};
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
@@ -56,7 +56,7 @@ impl Values {
     /// Merges the environment.
     pub(super) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
         for row in &self.spec.rows {
-            if !matches!(row.used, Use::Read(_) | Use::Refused(_)) || row.is_repeated() {
+            if !matches!(row.used, SettingUse::Read(_) | SettingUse::Refused(_)) || row.is_repeated() {
                 continue;
             }
             let name = environment_name(&row.key);
@@ -69,7 +69,7 @@ impl Values {
                 continue;
             }
             let origin = Origin::Environment(name);
-            if let Use::Refused(refusal) = row.used {
+            if let SettingUse::Refused(refusal) = row.used {
                 let node = YamlNode { line: 0, value: YamlValue::Text(text) };
                 self.asked(row, refusal, fold(&row.key), &node, (&row.key, origin));
                 continue;
@@ -86,7 +86,7 @@ impl Values {
         let found = split(key).map(|path| self.spec.find(&self.spec.documented_path(&path)));
         match found {
             Some(KeyLookup::Setting { row, .. })
-                if matches!(row.used, Use::Read(_)) && !row.is_repeated() =>
+                if matches!(row.used, SettingUse::Read(_)) && !row.is_repeated() =>
             {
                 self.set_text(row, text, origin)
             }
@@ -97,7 +97,7 @@ impl Values {
     /// Records what a layer asks of a security setting that is not implemented. Judged after all layers are merged.
     fn asked(
         &mut self,
-        row: &'static Row,
+        row: &'static SettingRow,
         refusal: RefusalRule,
         id: String,
         node: &YamlNode,
@@ -170,7 +170,12 @@ impl Values {
         }
     }
 
-    fn set_text(&mut self, row: &'static Row, text: &str, origin: Origin) -> Result<(), ConfigProblem> {
+    fn set_text(
+        &mut self,
+        row: &'static SettingRow,
+        text: &str,
+        origin: Origin,
+    ) -> Result<(), ConfigProblem> {
         let node = YamlNode { line: 0, value: YamlValue::Text(text.to_owned()) };
         match row.kind.parse(text).filter(|_| !has_placeholder(&node)) {
             Some(value) => {
@@ -227,7 +232,7 @@ pub(super) fn environment_name(key: &str) -> String {
     key.replace('.', "_").replace('-', "").to_uppercase()
 }
 
-fn wrong(row: &Row, key: &str, read: String, origin: Origin) -> ConfigProblem {
+fn wrong(row: &SettingRow, key: &str, read: String, origin: Origin) -> ConfigProblem {
     let allowed = match read.contains("${") {
         true => format!("{}; `${{…}}` is not filled in", row.kind),
         false => row.kind.to_string(),
@@ -384,17 +389,24 @@ impl Walk<'_> {
         }
     }
 
-    fn setting(&mut self, path: &[KeySegment], row: &'static Row, id: String, line: usize, node: &YamlNode) {
+    fn setting(
+        &mut self,
+        path: &[KeySegment],
+        row: &'static SettingRow,
+        id: String,
+        line: usize,
+        node: &YamlNode,
+    ) {
         let (origin, written) = (self.at(line), join(path));
         if let Some(first) = self.seen.insert(id.clone(), line) {
             self.values.problems.push(ConfigProblem::Twice { key: written, first, second: origin });
             return;
         }
-        if let Use::Refused(refusal) = row.used {
+        if let SettingUse::Refused(refusal) = row.used {
             return self.values.asked(row, refusal, id, node, (&written, origin));
         }
-        if !matches!(row.used, Use::Read(_)) {
-            if matches!(row.used, Use::Later(_))
+        if !matches!(row.used, SettingUse::Read(_)) {
+            if matches!(row.used, SettingUse::Later(_))
                 && !has_placeholder(node)
                 && let Err(read) = row.kind.read(node)
             {
@@ -419,7 +431,7 @@ impl Walk<'_> {
         }
     }
 
-    fn unread(&mut self, row: &'static Row, origin: Origin) {
+    fn unread(&mut self, row: &'static SettingRow, origin: Origin) {
         let unread = UnreadSetting { row, first: origin, places: 0 };
         self.values.unread.entry(&row.key).or_insert(unread).places += 1;
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::error::Origin;
 use super::keys::fold;
 use super::layer::environment_name;
-use super::row::{RefusalRule, Row, Spec, Use};
+use super::row::{RefusalRule, SettingRow, SettingUse, Spec};
 use super::values::{EffectiveSetting, Values};
 
 /// Replaces a value that is not shown.
@@ -19,7 +19,7 @@ pub(crate) fn effective(values: &Values) -> String {
     let mut out = String::new();
     let mut open: Vec<&str> = Vec::new();
     let mut lists = BTreeSet::new();
-    for row in values.spec.rows.iter().filter(|row| matches!(row.used, Use::Read(_))) {
+    for row in values.spec.rows.iter().filter(|row| matches!(row.used, SettingUse::Read(_))) {
         if let Some((list, _)) = row.key.split_once("[]") {
             if lists.insert(list) {
                 let groups: Vec<_> = list.split('.').collect();
@@ -197,20 +197,20 @@ impl Spec {
     pub fn reference(&self) -> String {
         let mut out =
             String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-        for row @ Row { key, kind, used, about, idle, .. } in &self.rows {
+        for row @ SettingRow { key, kind, used, about, idle, .. } in &self.rows {
             let read = match used {
                 _ if let Some(why) = idle => format!("now, without effect: {why}"),
-                Use::Read(_) if row.is_repeated() => "now".to_owned(),
-                Use::Read(_) => format!("now; also `{}`", environment_name(key)),
-                Use::Later(capability) => format!("later: {capability}"),
-                Use::Inert(why) => format!("no effect: {why}"),
-                Use::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
-                Use::Refused(RefusalRule { harmless: Some(word), .. }) => {
+                SettingUse::Read(_) if row.is_repeated() => "now".to_owned(),
+                SettingUse::Read(_) => format!("now; also `{}`", environment_name(key)),
+                SettingUse::Later(capability) => format!("later: {capability}"),
+                SettingUse::Inert(why) => format!("no effect: {why}"),
+                SettingUse::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
+                SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
                     format!("refused, but `{word}`: not built")
                 }
             };
             let default = match used {
-                Use::Read(default) if !default.is_empty() => format!("`{default}`"),
+                SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
                 _ => String::new(),
             };
             let secret = if kind.is_secret() { " (never shown)" } else { "" };

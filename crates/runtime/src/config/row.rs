@@ -9,13 +9,13 @@ use super::kind::SettingType;
 
 /// One setting.
 #[derive(Debug)]
-pub struct Row {
+pub struct SettingRow {
     /// The documented spelling: `[]` stands for the indexes of a list, `*` for a name chosen by the user.
     pub key: String,
     /// The type and bounds.
     pub kind: SettingType,
     /// Whether and when it has an effect.
-    pub used: Use,
+    pub used: SettingUse,
     /// Its meaning, in a few words.
     pub about: &'static str,
     /// Why the setting has no effect although it is read: it is only passed on, to be displayed elsewhere.
@@ -25,7 +25,7 @@ pub struct Row {
 
 /// Whether a setting has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum SettingUse {
     /// It is read. Contains the default as it would be written; empty: not set.
     Read(&'static str),
     /// It is known, and will be read once this capability exists.
@@ -65,8 +65,8 @@ pub enum Unread {
     ),
 }
 
-impl Row {
-    pub(super) fn new(key: String, kind: SettingType, used: Use, about: &'static str) -> Self {
+impl SettingRow {
+    pub(super) fn new(key: String, kind: SettingType, used: SettingUse, about: &'static str) -> Self {
         let pattern = pattern(&key);
         Self { key, kind, used, about, idle: None, pattern }
     }
@@ -79,7 +79,7 @@ impl Row {
     /// Why the setting has no effect; `None` if it has one.
     pub(super) fn without_effect(&self) -> Option<&'static str> {
         match self.used {
-            Use::Inert(why) => Some(why),
+            SettingUse::Inert(why) => Some(why),
             _ => self.idle,
         }
     }
@@ -105,7 +105,7 @@ pub struct FileShape {
 pub struct Spec {
     pub(super) file: FileShape,
     /// In the order of printing: groups stay together, each where its first key was declared.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SettingRow>,
 }
 
 impl Spec {
@@ -117,7 +117,7 @@ impl Spec {
             part.declare(&mut rows);
         }
         let mut first = HashMap::new();
-        let mut places: Vec<(Vec<usize>, Row)> = Vec::new();
+        let mut places: Vec<(Vec<usize>, SettingRow)> = Vec::new();
         for row in rows {
             let names = 1..=row.pattern.len();
             let place = names.map(|end| {
@@ -131,33 +131,34 @@ impl Spec {
     }
 
     /// All settings, in the order of printing.
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[SettingRow] {
         &self.rows
     }
 }
 
 impl Unread {
-    fn declare(&self, rows: &mut Vec<Row>) {
+    fn declare(&self, rows: &mut Vec<SettingRow>) {
         let key = |group: &str, name: &str| {
             if group.is_empty() { name.to_owned() } else { format!("{group}.{name}") }
         };
         match *self {
             Self::Inert(why, kind, group, keys) => {
-                let inert =
-                    |&(name, about): &(&str, _)| Row::new(key(group, name), kind, Use::Inert(why), about);
+                let inert = |&(name, about): &(&str, _)| {
+                    SettingRow::new(key(group, name), kind, SettingUse::Inert(why), about)
+                };
                 rows.extend(keys.iter().map(inert));
             }
             Self::Later(capability, group, keys) => {
                 let later = |&(name, kind, about): &(&str, _, _)| {
-                    Row::new(key(group, name), kind, Use::Later(capability), about)
+                    SettingRow::new(key(group, name), kind, SettingUse::Later(capability), about)
                 };
                 rows.extend(keys.iter().map(later));
             }
             Self::Refused(why, moot_by, group, keys) => {
                 rows.extend(keys.iter().map(|&(name, kind, harmless, about)| {
                     let harmless = Some(harmless).filter(|word| !word.is_empty());
-                    let used = Use::Refused(RefusalRule { harmless, why, moot_by });
-                    Row::new(key(group, name), kind, used, about)
+                    let used = SettingUse::Refused(RefusalRule { harmless, why, moot_by });
+                    SettingRow::new(key(group, name), kind, used, about)
                 }));
             }
         }

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::row::{RefusalRule, Row, Spec, Use};
+use super::row::{RefusalRule, SettingRow, SettingUse, Spec};
 
 impl Spec {
     /// The JSON schema of the program's file, in the documented spelling of the keys. It refuses wrong values of
@@ -64,10 +64,10 @@ fn merge(into: &mut Value, leaf: Value) {
     }
 }
 
-fn leaf(row: &Row) -> Value {
+fn leaf(row: &SettingRow) -> Value {
     let (mut schema, about) = match row.used {
-        Use::Refused(rule) => (harmless(rule), format!("{}. Not built: {}", row.about, rule.why)),
-        Use::Read(default) if !default.is_empty() && !row.kind.is_secret() => {
+        SettingUse::Refused(rule) => (harmless(rule), format!("{}. Not built: {}", row.about, rule.why)),
+        SettingUse::Read(default) if !default.is_empty() && !row.kind.is_secret() => {
             (row.kind.schema(), format!("{}. Default: {default}", row.about))
         }
         _ => (row.kind.schema(), row.about.to_owned()),

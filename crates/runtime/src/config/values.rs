@@ -8,12 +8,12 @@ use super::error::{ConfigError, ConfigProblem, Origin};
 use super::group::{Group, Reader, Source, group};
 use super::keys::fold;
 use super::kind::SettingType;
-use super::row::{RefusalRule, Row, Spec, Use};
+use super::row::{RefusalRule, SettingRow, SettingUse, Spec};
 
 /// One effective setting.
 #[derive(Debug, Clone)]
 pub(super) struct EffectiveSetting {
-    pub(super) row: &'static Row,
+    pub(super) row: &'static SettingRow,
     pub(super) value: Value,
     pub(super) origin: Origin,
 }
@@ -21,14 +21,14 @@ pub(super) struct EffectiveSetting {
 /// A setting that is given but not read: its first position, and how often it is given.
 #[derive(Debug, Clone)]
 pub(super) struct UnreadSetting {
-    pub(super) row: &'static Row,
+    pub(super) row: &'static SettingRow,
     pub(super) first: Origin,
     pub(super) places: usize,
 }
 
 /// A security setting that is given but not implemented, from the last layer that gives it.
 pub(super) struct UnbuiltSetting {
-    pub(super) row: &'static Row,
+    pub(super) row: &'static SettingRow,
     pub(super) refusal: RefusalRule,
     /// The key as written.
     pub(super) key: String,
@@ -65,7 +65,7 @@ impl Values {
     pub(super) fn new(spec: &'static Spec) -> Self {
         let mut slots = BTreeMap::new();
         for row in &spec.rows {
-            if let Use::Read(default) = row.used
+            if let SettingUse::Read(default) = row.used
                 && !row.is_repeated()
             {
                 let (value, origin) = (row.kind.default_value(default), Origin::Default);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::specs;
-use kubesvc_runtime::config::Use;
+use kubesvc_runtime::config::SettingUse;
 
 /// The part of a schema that is for one key.
 fn of_key<'a>(schema: &'a Value, key: &str) -> &'a Value {
@@ -40,7 +40,7 @@ fn the_schema_accepts_defaults_and_of_settings_that_are_not_built_what_happens_a
     for spec in specs() {
         let schema = spec.schema();
         let defaults = spec.rows().iter().filter_map(|row| match row.used {
-            Use::Read(default) if !default.is_empty() => Some((row.key.as_str(), default)),
+            SettingUse::Read(default) if !default.is_empty() => Some((row.key.as_str(), default)),
             _ => None,
         });
         for (key, default) in defaults {
