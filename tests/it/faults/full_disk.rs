@@ -14,8 +14,8 @@ on_one_server! {
 }
 
 const TABLE: &str = "kubesvc_accounts";
-/// More rows than fit onto existing pages.
-const ACCOUNTS: usize = 24;
+/// More rows than fit onto the pages that the table has: one of 16 KiB, and a row is about 600 bytes.
+const ACCOUNTS: usize = 64;
 
 async fn full_server_is_reported_and_rows_catch_up_when_it_has_room(database: Database) {
     let server = must(databases::own_small(database.server()).await);
@@ -36,7 +36,8 @@ async fn full_server_is_reported_and_rows_catch_up_when_it_has_room(database: Da
     }
     let why = until_database(&world, true).await;
     assert!(why.contains("full: make room"), "{why}");
-    assert!(world.rows().await.len() < names.len());
+    let rows = world.rows().await.len();
+    assert!(rows < names.len(), "{rows} rows fit");
     let last = names.last().expect("there are some");
     assert_eq!(world.shown(last).await.as_deref(), Some("ACTIVE"), "REST asks the objects");
     world.delete(last).await;
