@@ -185,7 +185,8 @@ impl Gateway {
                 self.list_operations(call, &principal, &account, request.uri().query()).await
             }
             Route::Operation(account, id) => self.get_operation(call, &principal, &account, &id).await,
-            Route::Proxy(account, path) => self.proxy(request, call, principal, &account, path).await,
+            // Boxed, so that a request is small until it is known who calls.
+            Route::Proxy(account, path) => Box::pin(self.proxy(request, call, principal, &account, path)).await,
         }
         .inspect_err(|refusal| debug!(code = %refusal.code, why = refusal.message, "a call to the gateway was refused"))
     }
