@@ -1,10 +1,9 @@
 //! Operations on accounts: running their programs, and the records of what was done, by whom, and how it ended.
 //!
-//! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it asks
-//! its program for requests and sends them through [`AccountRequests`]. Rows are written off the critical path, except
-//! what a caller was promised: an operation nobody waits for is committed before its call is answered, and one that may
-//! run only once under its caller's id is committed before its first write. A write of an operation that has a row is
-//! recorded before it is sent, so that the row never says less than what was done.
+//! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it commits
+//! the operation's row, asks its program for requests and sends them through [`AccountRequests`]. Each write is recorded
+//! before it is sent, so that the row never says less than what was done, and the end before the caller is answered. Only
+//! reads that are waited for have no row while they run.
 //!
 //! | module | owns |
 //! |---|---|
@@ -13,11 +12,12 @@
 //! | [`runner`], [`job`] | the requests of one operation, and how far it is |
 //! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
 //! | [`document_threads`] | threads for manifests that take long |
-//! | [`known_operations`] | operations that run or ran a moment ago, with their answers |
+//! | [`known_operations`] | operations that run here, and answers of those that ran a moment ago |
 //! | [`in_flight`], [`object_turns`] | bounds; one operation at a time for each object |
 //! | [`cluster_kinds`] | kinds of the clusters of accounts |
 //! | [`records`] | what is recorded of an operation; pure |
-//! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
+//! | [`row_commits`] | the rows that somebody waits for |
+//! | [`row_queue`], [`pending_rows`] | the rows that nobody waits for, in batches; which ones wait is pure |
 //! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`caller_records`], [`record_view`] | records for callers, and results that people give |
 //! | [`settlement`] | ends of what dead replicas and former processes left open, and the purge of the history |
@@ -38,6 +38,7 @@ mod pending_rows;
 mod record_view;
 mod records;
 mod refusal;
+mod row_commits;
 mod row_queue;
 mod runner;
 mod settlement;
@@ -75,12 +76,16 @@ use known_operations::KnownOperations;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_core::operations::Outcome;
+use kubesvc_runtime::crash_points;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
 use object_turns::ObjectTurns;
+use row_commits::{OperationRow, RowCommits};
 use row_queue::RowQueue;
 use runner::now_ms;
 
+/// Time limit for the commit of an end, for which its caller waits.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that running operations have when the replica stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -153,6 +158,7 @@ pub struct Operations {
     turns: Arc<ObjectTurns>,
     kinds: ClusterKinds,
     documents: DocumentThreads,
+    commits: RowCommits,
     rows: RowQueue,
     metrics: Arc<OperationMetrics>,
     tasks: TaskTracker,
@@ -176,6 +182,7 @@ impl Operations {
             accounts: ports.accounts,
             requests: ports.requests,
             access: ports.access,
+            commits: RowCommits::new(Arc::clone(&ports.store)),
             rows: RowQueue::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
             store: ports.store,
             replicas: ports.replicas,
@@ -216,7 +223,7 @@ impl Operations {
             }
             written.cancel();
         };
-        tokio::join!(drained, self.rows.run(written.clone()));
+        tokio::join!(drained, self.commits.run(written.clone()), self.rows.run(written.clone()));
     }
 
     /// Time since the start.
@@ -224,8 +231,8 @@ impl Operations {
         self.begun.elapsed()
     }
 
-    /// Ends an operation that ran here.
-    fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
+    /// Ends an operation that ran here: in its row, then for those who wait.
+    async fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
         let (record, agent) = {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
@@ -268,8 +275,17 @@ impl Operations {
             before_send,
             warnings: record.warnings.clone(),
         };
-        self.rows.end(record.clone());
-        self.known.end(&record, ended, self.clock());
+        self.write_end(job, record).await;
+        self.known.end(&job.id, ended, self.clock());
+    }
+
+    /// Commits the end of an operation that has a row. One that cannot be written now is kept and written later.
+    async fn write_end(&self, job: &Job, record: OperationRecord) {
+        let committing = self.commits.commit(OperationRow::End(Box::new(record.clone())));
+        let committing = timeout(END_TIMEOUT, crash_points::around(Some("operation-end"), committing));
+        if !job.has_row || !matches!(committing.await, Ok(Ok(_))) {
+            self.rows.end(record);
+        }
     }
 }
 

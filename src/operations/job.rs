@@ -30,6 +30,8 @@ pub(super) struct Job {
     pub(super) digest: ContentDigest,
     /// Whether it may be done twice.
     pub(super) may_run_again: bool,
+    /// Whether its row is committed before its first request.
+    pub(super) has_row: bool,
     /// When it must have ended.
     pub(super) deadline: Instant,
     /// The same in epoch milliseconds.
@@ -51,14 +53,10 @@ pub(super) struct OperationProgress {
     pub(super) is_begun: bool,
     /// Whether such a write was sent before the one that is being sent.
     sent_before: bool,
-    /// Whether a row was made that says that a write is sent: none that says less may follow.
-    pub(super) is_recorded: bool,
+    /// Whether its row says, or is about to say, that a write is sent.
+    is_sent: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
-    /// Whether the first write takes the caller's id for itself.
-    pub(super) claims_id: bool,
-    /// What is recorded of the operation by somebody else: another replica has taken the id, or it was settled.
-    pub(super) taken_by: Option<OperationRecord>,
     /// The last write whose answer decides.
     last_write: Option<String>,
     agent_boot_id: Option<String>,
@@ -74,15 +72,13 @@ const MAX_WARNINGS: usize = 32;
 const MAX_WARNING: usize = 256;
 
 impl OperationProgress {
-    pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
+    pub(super) fn new(record: OperationRecord) -> Self {
         Self {
             record,
             is_begun: false,
             sent_before: false,
-            is_recorded: false,
+            is_sent: false,
             write_in_flight: false,
-            claims_id,
-            taken_by: None,
             last_write: None,
             agent_boot_id: None,
             answered: None,
@@ -97,7 +93,7 @@ impl Job {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Its open row now, which says no less than those before.
+    /// Its open row now.
     pub(super) fn open_row(&self) -> OpenOperation {
         let progress = self.progress.lock();
         self.row_of(&progress)
@@ -105,8 +101,7 @@ impl Job {
 
     fn row_of(&self, progress: &OperationProgress) -> OpenOperation {
         let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
-        let is_sent = progress.is_begun || progress.is_recorded;
-        let state = if is_sent { OperationState::Sent } else { OperationState::Received };
+        let state = if progress.is_sent { OperationState::Sent } else { OperationState::Received };
         OpenOperation {
             state,
             last_write: progress.last_write.clone(),
@@ -122,21 +117,19 @@ impl Job {
         progress.last_write = is_decisive.then(|| request_id.to_owned());
         progress.agent_boot_id = None;
         progress.sent_before = progress.is_begun;
-        progress.is_recorded = true;
+        progress.is_sent = true;
         self.row_of(&progress)
     }
 
-    /// Notes that an agent is asked. Returns the row that says so, if a write is sent.
-    pub(super) fn asked(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) -> Option<OpenOperation> {
+    /// Notes that an agent is asked.
+    pub(super) fn asked(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) {
         let mut progress = self.progress.lock();
         records::asked(&mut progress.record, agent, now_ms);
-        if !is_write {
-            return None;
+        if is_write {
+            progress.agent_boot_id = Some(agent.process.boot_id.to_string());
+            progress.write_in_flight = true;
+            progress.is_begun = true;
         }
-        progress.agent_boot_id = Some(agent.process.boot_id.to_string());
-        progress.write_in_flight = true;
-        progress.is_begun = true;
-        Some(self.row_of(&progress))
     }
 
     /// Id of the agent that was given the last write; empty: none was.

@@ -1,44 +1,32 @@
-//! Writes the rows of operations off the critical path: in batches each 100 ms, or at once if somebody waits for one.
+//! Writes the rows that nobody waits for, in batches each 100 ms: those of requests through the API of accounts, ends of
+//! operations that only read, and ends that could not be written at once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::metrics::OperationMetrics;
-use super::pending_rows::{OperationRowChange, PendingRow, PendingRows, changes};
+use super::pending_rows::{PendingRow, PendingRows, changes};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
-use kubesvc_store::{
-    MAX_OPERATIONS, OpenOperation, OperationChanges, OperationRecord, OperationStore, StoreError,
-};
+use kubesvc_store::{MAX_OPERATIONS, OpenOperation, OperationRecord, OperationStore, StoreError};
 
-/// Time in which rows are gathered that nobody waits for.
+/// Time in which rows are gathered.
 const GATHER: Duration = Duration::from_millis(100);
 /// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Time limit for the last rows when the replica stops.
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Waiter = oneshot::Sender<Result<Committed, StoreError>>;
-
-/// What became of the row of an open operation.
-#[derive(Clone, Debug)]
-pub(super) enum Committed {
-    /// It is committed.
-    Open,
-    /// It was left out: somebody has settled the operation, which has this end.
-    Ended(Box<OperationRecord>),
-}
-
 /// The rows that wait, and their writer.
 pub(super) struct RowQueue {
     store: Arc<dyn OperationStore>,
-    pending: Mutex<PendingRows<Waiter>>,
+    pending: Mutex<PendingRows>,
     wake: Notify,
     /// Counts writes that ended.
     written: watch::Sender<u64>,
@@ -58,75 +46,24 @@ impl RowQueue {
 
     /// Queues the row of an open operation.
     pub(super) fn put(&self, open: OpenOperation) {
-        self.add(OperationRowChange::Open(Box::new(open)), None);
+        self.add(PendingRow::Open(Box::new(open)));
     }
 
     /// Queues the end of an operation.
     pub(super) fn end(&self, record: OperationRecord) {
-        self.add(OperationRowChange::End(Box::new(record)), None);
+        self.add(PendingRow::End(Box::new(record)));
     }
 
-    /// Writes the row of an open operation and waits for its commit. If that fails, or the operation has ended, no row is
-    /// left to be written.
-    pub(super) async fn commit(&self, open: OpenOperation) -> Result<Committed, StoreError> {
-        let id = open.record.operation_id.clone();
-        let committed = self.commit_change(&id, || OperationRowChange::Open(Box::new(open))).await;
-        if committed.is_err() {
-            let mut pending = self.pending.lock();
-            pending.remove_open(&id);
-            self.show_waiting(&pending);
-        }
-        committed
+    /// Whether the end of an operation is to be written here.
+    pub(super) fn is_unended(&self, id: &str) -> bool {
+        self.pending.lock().is_unended(id)
     }
 
-    /// Writes a row of an operation and waits for its commit. If that fails, the row waits on. It is made while the rows
-    /// are locked, so that it replaces none that says more.
-    pub(super) async fn commit_change(
-        &self,
-        id: &str,
-        change: impl FnOnce() -> OperationRowChange,
-    ) -> Result<Committed, StoreError> {
-        let (waiter, committed) = oneshot::channel();
-        {
-            let mut pending = self.pending.lock();
-            self.add_to(&mut pending, change(), Some(waiter));
-        }
-        let dropped = || StoreError::unavailable("its row had no room among those that wait");
-        let committed = committed.await.unwrap_or_else(|_| Err(dropped()));
-        if let Ok(Committed::Ended(_)) = &committed {
-            let mut pending = self.pending.lock();
-            pending.forget(id);
-            self.show_waiting(&pending);
-        }
-        committed
-    }
-
-    /// Notes that an operation has a row among the open ones that was not written here.
-    pub(super) fn note_stored(&self, id: &str) {
-        self.pending.lock().note_stored(id);
-    }
-
-    /// Whether an operation has a row among the open ones that is to be ended here.
-    pub(super) fn is_stored(&self, id: &str) -> bool {
-        self.pending.lock().is_stored(id)
-    }
-
-    /// Queues the row of an open operation, unless it has one among the open ones: then returns it, since what the
-    /// operation does next must be committed before.
-    pub(super) fn put_unless_stored(&self, open: OpenOperation) -> Option<OpenOperation> {
-        let mut pending = self.pending.lock();
-        if pending.is_stored(&open.record.operation_id) {
-            return Some(open);
-        }
-        self.add_to(&mut pending, OperationRowChange::Open(Box::new(open)), None);
-        None
-    }
-
-    /// Waits until the rows that wait now, and those that are being written, are committed, or until the time limit. Rows
-    /// that come later are not waited for: under load there are always some.
+    /// Writes the rows that wait now, within the time limit. Rows that come later are not waited for: under load there are
+    /// always some.
     pub(super) async fn flush(&self, within: Duration) {
         let mut written = self.written.subscribe();
-        let last = self.pending.lock().last_batch(MAX_OPERATIONS);
+        let last = self.pending.lock().came();
         let flushed = async {
             while !self.pending.lock().is_written(last) {
                 self.wake.notify_one();
@@ -144,42 +81,31 @@ impl RowQueue {
         self.pending.lock().len()
     }
 
-    fn add(&self, change: OperationRowChange, waiter: Option<Waiter>) {
-        self.add_to(&mut self.pending.lock(), change, waiter);
-    }
-
-    /// Wakes the writer for a row that somebody waits for, and for the first one. Which one is the first is decided while
-    /// the rows are locked: of two that are added at once, each would take the other for it.
-    fn add_to(&self, pending: &mut PendingRows<Waiter>, change: OperationRowChange, waiter: Option<Waiter>) {
-        let wakes = waiter.is_some() || pending.len() == 0;
-        if pending.add(change, waiter).is_some() {
+    /// Adds a row, and wakes the writer for the first one. Which one is the first is decided while the rows are locked: of
+    /// two that are added at once, each would take the other for it.
+    fn add(&self, row: PendingRow) {
+        let mut pending = self.pending.lock();
+        let is_first = pending.len() == 0;
+        if pending.add(row) {
             self.metrics.rows_dropped.inc();
         }
-        self.show_waiting(pending);
-        if wakes {
+        self.show_waiting(&pending);
+        if is_first {
             self.wake.notify_one();
         }
     }
 
-    /// Shows how many rows wait, with those that are being written.
-    fn show_waiting(&self, pending: &PendingRows<Waiter>) {
-        self.metrics.rows_waiting.set(i64::try_from(pending.unwritten()).unwrap_or(i64::MAX));
+    fn show_waiting(&self, pending: &PendingRows) {
+        self.metrics.rows_waiting.set(i64::try_from(pending.len()).unwrap_or(i64::MAX));
     }
 
     /// Writes rows until `stop`, then the last ones.
     pub(super) async fn run(&self, stop: CancellationToken) {
         while stop.run_until_cancelled(self.wake.notified()).await.is_some() {
             while self.len() > 0 {
-                if !self.pending.lock().is_awaited() {
-                    let gathering = async {
-                        tokio::select! {
-                            () = sleep(GATHER) => {}
-                            () = self.wake.notified() => {}
-                        }
-                    };
-                    if stop.run_until_cancelled(gathering).await.is_none() {
-                        break;
-                    }
+                let gathering = timeout(GATHER, self.wake.notified());
+                if stop.run_until_cancelled(gathering).await.is_none() {
+                    break;
                 }
                 if !self.write_some().await && stop.run_until_cancelled(sleep(RETRY_DELAY)).await.is_none() {
                     break;
@@ -188,7 +114,7 @@ impl RowQueue {
         }
         let last = async { while self.len() > 0 && self.write_some().await {} };
         let _ = timeout(LAST_ROWS_TIMEOUT, last).await;
-        let rows = self.pending.lock().unwritten();
+        let rows = self.len();
         if rows > 0 {
             warn!(rows, "rows of operations were not written before the replica stopped");
         }
@@ -196,98 +122,53 @@ impl RowQueue {
 
     /// Writes the oldest rows. Returns false if the database cannot be used now.
     async fn write_some(&self) -> bool {
-        let taken = self.pending.lock().take(MAX_OPERATIONS);
-        let written = self.write(&changes(&taken)).await;
-        let is_up = match written {
-            Ok(left_out) => {
-                self.settled(taken, &Ok(left_out));
-                true
-            }
-            Err(StoreError::Refused { .. }) if taken.len() > 1 => self.write_each(taken).await,
-            Err(error @ StoreError::Refused { .. }) => {
-                warn!(
-                    error = error.in_full(),
-                    "the database refuses the row of an operation, which is dropped"
-                );
-                self.metrics.rows_dropped.inc();
-                self.settled(taken, &Err(error));
-                true
-            }
+        let oldest = self.pending.lock().oldest(MAX_OPERATIONS);
+        let is_up = match self.write(&oldest).await {
+            // One of them is refused, which the others do not wait for.
+            Err(StoreError::Refused { .. }) => self.write_each(&oldest).await,
             Err(error) => {
                 warn_unless_away!(error = error.in_full(), "cannot write operations; retrying");
-                self.put_back(taken, &error);
                 false
             }
+            Ok(()) => true,
         };
         self.written.send_modify(|count| *count += 1);
-        self.show_waiting(&self.pending.lock());
         is_up
     }
 
-    /// Writes rows one by one, because one of them is refused.
-    async fn write_each(&self, rows: Vec<PendingRow<Waiter>>) -> bool {
-        let mut rows = rows.into_iter();
-        while let Some(row) = rows.next() {
-            let row = vec![row];
-            match self.write(&changes(&row)).await {
-                Ok(left_out) => self.settled(row, &Ok(left_out)),
+    /// Writes rows one by one, and drops those that the database refuses.
+    async fn write_each(&self, rows: &[PendingRow]) -> bool {
+        for row in rows {
+            let row = std::slice::from_ref(row);
+            match self.write(row).await {
+                Ok(()) => {}
                 Err(error @ StoreError::Refused { .. }) => {
                     warn!(
                         error = error.in_full(),
                         "the database refuses the row of an operation, which is dropped"
                     );
                     self.metrics.rows_dropped.inc();
-                    self.settled(row, &Err(error));
+                    self.remove(row);
                 }
-                Err(error) => {
-                    self.put_back(row.into_iter().chain(rows).collect(), &error);
-                    return false;
-                }
+                Err(_) => return false,
             }
         }
         true
     }
 
-    async fn write(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
-        crash_points::around(Some("operation-rows"), self.store.write_operations(changes)).await
+    /// Writes rows. One of an open operation that somebody has settled is left out.
+    async fn write(&self, rows: &[PendingRow]) -> Result<(), StoreError> {
+        let changes = changes(rows);
+        crash_points::around(Some("operation-rows"), self.store.write_operations(&changes)).await?;
+        self.remove(rows);
+        Ok(())
     }
 
-    /// Tells those who wait what became of rows: written, but for the open ones with these ends, or never to be.
-    fn settled(&self, rows: Vec<PendingRow<Waiter>>, result: &Result<Vec<OperationRecord>, StoreError>) {
-        let written: Vec<_> = rows.iter().map(|row| &row.change).collect();
-        self.pending.lock().written(&written);
-        for PendingRow { change, waiters, .. } in rows {
-            for waiter in waiters {
-                let committed = match result {
-                    Ok(left_out) => Ok(committed(&change, left_out)),
-                    Err(error) => Err(error.clone()),
-                };
-                // The one who waited may have given up.
-                let _ = waiter.send(committed);
-            }
-        }
+    fn remove(&self, rows: &[PendingRow]) {
+        let mut pending = self.pending.lock();
+        pending.remove(rows);
+        self.show_waiting(&pending);
     }
-
-    /// Keeps rows for later, and tells those who wait that they were not written.
-    fn put_back(&self, mut rows: Vec<PendingRow<Waiter>>, error: &StoreError) {
-        let waiters: Vec<_> = rows.iter_mut().flat_map(|row| std::mem::take(&mut row.waiters)).collect();
-        self.pending.lock().put_back(rows);
-        for waiter in waiters {
-            let _ = waiter.send(Err(error.clone()));
-        }
-    }
-}
-
-/// What became of a row in a transaction that left out the open rows with these ends.
-fn committed(change: &OperationRowChange, left_out: &[OperationRecord]) -> Committed {
-    let end = match change {
-        OperationRowChange::Open(open) => {
-            left_out.iter().find(|end| end.operation_id == open.record.operation_id)
-        }
-        // A person has ended it since its row was queued.
-        OperationRowChange::End(end) => Some(&**end),
-    };
-    end.map_or(Committed::Open, |end| Committed::Ended(Box::new(end.clone())))
 }
 
 #[cfg(test)]

@@ -178,9 +178,9 @@ impl Operations {
         let now_ms = now_ms();
         let mut open = self.store.overdue_operations(overdue, MAX_READ).await?;
         open.retain(|open| {
-            // It is being ended here, later than it should be.
+            // It is ended here, later than it should be.
             let id = &open.record.operation_id;
-            self.known.get(id).is_none() && !self.rows.is_stored(id)
+            !self.known.get(id).is_some_and(|known| known.is_running()) && !self.rows.is_unended(id)
         });
         let found = open.len();
         let settled = in_turn(open).into_iter().map(|open| async move {

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::world::{MAX_WAIT, Operator};
 use kubesvc_testkit::wait::try_eventually;
 
-/// Waits until a replica has written all rows of operations: those of calls that waited for the end come after the answer.
+/// Waits until a replica has written all rows that nobody waits for: those of requests to the account's API and of reads.
 async fn until_written(replica: &Operator) -> Result<(), String> {
     try_eventually("written rows", MAX_WAIT, async || {
         let rows = replica.metric("kubesvc_operations_rows_waiting").await?;

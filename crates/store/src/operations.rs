@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use super::dialect::Dialect;
 use super::sql::driver::ColumnValue as _;
-use super::sql::statement::Statement;
+use super::sql::statement::{SqlTable, Statement};
 use super::sql::{SqlSession, SqlStore, Transaction};
 use super::{StoreError, Term, leader_terms};
 use kubesvc_core::ReplicaId;
@@ -26,7 +26,9 @@ pub const MAX_OPERATIONS: usize = 1_000;
 /// What happened to operations, written in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperationChanges {
-    /// Open operations, new or changed; none of them in `ends`. One that has ended is left out.
+    /// New operations. One whose id another operation has is left out.
+    pub begun: Vec<OpenOperation>,
+    /// Open operations, new or changed. One that has ended is left out.
     pub open: Vec<OpenOperation>,
     /// Operations that ended. Of one that has ended before, the former end stays.
     pub ends: Vec<OperationRecord>,
@@ -65,13 +67,9 @@ pub enum Overdue {
 /// The operations of all accounts. Each method that writes is one transaction.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns the ends of those open ones that were
-    /// left out.
+    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns what is recorded instead of those that
+    /// were left out.
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError>;
-
-    /// Writes the row of an open operation, unless an operation with its id is there already. Returns the record of that
-    /// one.
-    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError>;
 
     /// One operation, open or ended.
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError>;
@@ -118,16 +116,11 @@ pub trait OperationStore: Send + Sync {
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
-        if changes.open.is_empty() && changes.ends.is_empty() {
+        if *changes == OperationChanges::default() {
             return Ok(Vec::new());
         }
         rows::check(changes)?;
         self.transact(&WriteOperations(changes)).await
-    }
-
-    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
-        rows::check_records(std::slice::from_ref(&open.record))?;
-        self.transact(&Claim(open)).await
     }
 
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
@@ -248,7 +241,10 @@ impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
     type Answer = Vec<OperationRecord>;
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
-        let open = rows::sorted_open(&self.0.open);
+        let (begun, open) = (rows::sorted_open(&self.0.begun), rows::sorted_open(&self.0.open));
+        for piece in session.dialect.pieces(&begun, |open| rows::weight(&open.record)) {
+            session.execute(rows::insert_open(piece)).await?;
+        }
         for piece in session.dialect.pieces(&open, |open| rows::weight(&open.record)) {
             session.execute(rows::put_open(piece)).await?;
         }
@@ -256,41 +252,37 @@ impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await?;
         // A person or the leader may have settled one that its replica still runs. Last, when the open rows are locked:
-        // whoever ended one before has committed that, and whoever does it later finds its row.
-        let mut left_out = Vec::new();
-        for piece in session.dialect.pieces(&open, |_| 0) {
-            let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
-            let ended = rows::select(&HISTORY).text(" WHERE operation_id ").one_of(&ids);
-            left_out.extend(session.all(ended, rows::read_record::<D>).await?);
-        }
+        // whoever ended one before, or took its id, has committed that, and whoever does it later finds its row.
+        let written: Vec<_> = begun.iter().chain(&open).copied().collect();
+        let mut left_out = records_of(session, &HISTORY, &written).await?;
         delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
+        for there in records_of(session, &OPEN, &begun).await? {
+            let is_own = |open: &&OpenOperation| {
+                let own = &open.record;
+                (&own.operation_id, &own.received, own.start_time_ms)
+                    == (&there.operation_id, &there.received, there.start_time_ms)
+            };
+            if !begun.iter().any(is_own) {
+                left_out.push(there);
+            }
+        }
         Ok(left_out)
     }
 }
 
-/// Takes an id for an operation.
-struct Claim<'o>(&'o OpenOperation);
-
-impl<D: Dialect> Transaction<D> for Claim<'_> {
-    type Answer = Option<OperationRecord>;
-
-    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Option<OperationRecord>, StoreError> {
-        let (own, id) = (&self.0.record, self.0.record.operation_id.as_str());
-        // First, so that it waits for another transaction with the same id and everything after sees what that wrote.
-        session.execute(rows::insert_open(self.0)).await?;
-        let ended = rows::select(&HISTORY).text(" WHERE operation_id = ?").bind(id);
-        if let Some(ended) = session.all(ended, rows::read_record::<D>).await?.pop() {
-            let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?");
-            session.execute(delete.bind(id)).await?;
-            return Ok(Some(ended));
-        }
-        let there = rows::select(&OPEN).text(" WHERE operation_id = ?").bind(id);
-        let there = session.all(there, rows::read_record::<D>).await?.pop();
-        let is_own = |there: &OperationRecord| {
-            there.received == own.received && there.start_time_ms == own.start_time_ms
-        };
-        Ok(there.filter(|there| !is_own(there)))
+/// The records that a table has of these operations.
+async fn records_of<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+    table: &SqlTable,
+    open: &[&OpenOperation],
+) -> Result<Vec<OperationRecord>, StoreError> {
+    let mut records = Vec::new();
+    for piece in session.dialect.pieces(open, |_| 0) {
+        let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
+        let select = rows::select(table).text(" WHERE operation_id ").one_of(&ids);
+        records.extend(session.all(select, rows::read_record::<D>).await?);
     }
+    Ok(records)
 }
 
 async fn delete_open<D: Dialect>(

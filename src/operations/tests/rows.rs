@@ -34,12 +34,12 @@ async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) 
     }
 }
 
-/// A replica that is writing the end of an operation, and the operation's id.
+/// A replica that is writing the end of an operation that only reads, and the operation's id.
 async fn writing_an_end() -> (Replica, String) {
     let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
     *replica.rows.next_takes.lock() = Duration::from_millis(300);
-    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
-    while replica.operations.rows.len() > 0 {
+    let id = replica.submit(call(&format!("get {{ {WEB} }}"))).await.expect("it is begun").id;
+    while !replica.rows.next_takes.lock().is_zero() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(replica.rows.history.lock().is_empty(), "its end is being written");
@@ -66,7 +66,7 @@ async fn an_operation_whose_caller_hangs_up_before_its_row_is_committed_is_done(
     let record =
         timeout(MINUTE, replica.history(&checks::derived_id("uid-a", "alice", "x"))).await.expect("it ends");
     assert_eq!(record.outcome, OperationOutcome::Completed);
-    assert_eq!(replica.operations.known.running(), 0);
+    until_idle(&replica).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,24 +113,80 @@ fn repeated(verb: &str, wait: Option<Duration>) -> OperationCall {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_with_the_id_of_one_without_a_row_commits_one_that_says_how_far_it_is() {
+async fn the_row_of_an_operation_says_how_far_it_is_whether_or_not_it_is_waited_for() {
     for (verb, state, process) in
         [(deploy(), OperationState::Received, None), (scale(), OperationState::Sent, Some("boot"))]
     {
         let replica = Replica::new(never());
-        replica.submit(repeated(&verb, Some(Duration::ZERO))).await.expect("it is begun");
+        let id = replica.submit(repeated(&verb, Some(Duration::ZERO))).await.expect("it is begun").id;
+        assert!(replica.rows.open.lock().contains_key(&id), "{verb}");
         while replica.cluster.asked().is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(replica.rows.open.lock().is_empty(), "none was promised: {verb}");
-        let id = replica.submit(repeated(&verb, None)).await.expect("it is known").id;
-        let open = replica.rows.open.lock().get(&id).cloned().expect(&verb);
-        assert_eq!((open.state, open.agent_boot_id.as_deref()), (state, process), "{verb}");
+        let as_expected =
+            |open: &OpenOperation| (open.state, open.agent_boot_id.as_deref()) == (state, process);
+        let open = timeout(MINUTE, until_open(&replica, &id, as_expected)).await.expect(&verb);
+        assert_eq!(replica.submit(repeated(&verb, None)).await.expect("it is known").id, id);
+        assert_eq!(replica.rows.open.lock().get(&id), Some(&open), "{verb}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_with_the_id_of_one_that_is_about_to_write_commits_a_row_that_says_so() {
+async fn a_read_that_is_waited_for_has_a_row_once_it_takes_long() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = Arc::clone(&gate);
+    let replica = Replica::new(ScriptedCluster::waiting(move |_, _| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.acquire().await.expect("it is never closed").forget();
+            done()
+        }
+        .boxed()
+    }));
+    let get = OperationCall { wait: Some(Duration::ZERO), ..call(&format!("get {{ {WEB} }}")) };
+    let id = replica.submit(get).await.expect("it is begun").id;
+    assert!(replica.rows.open.lock().is_empty(), "none was promised");
+    let record = replica.operations.record(&id, &caller()).await.expect("it runs here");
+    assert_eq!(record.outcome, OperationOutcome::Pending);
+    until_open(&replica, &id, |open| open.state == OperationState::Received).await;
+    gate.add_permits(1);
+    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
+    assert!(replica.rows.open.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_operation_is_recorded_before_its_caller_is_answered() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    let outcome = replica.rows.history.lock().get(&id).map(|record| record.outcome);
+    assert_eq!(outcome, Some(OperationOutcome::Completed));
+    assert!(replica.rows.open.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_cannot_be_recorded_is_kept_and_its_caller_is_answered() {
+    for (is_away, takes) in [(true, Duration::ZERO), (false, MINUTE)] {
+        let rows = Arc::<MemoryRows>::default();
+        let away = Arc::clone(&rows);
+        let cluster = ScriptedCluster::new(move |_, _| {
+            away.is_away.store(is_away, Ordering::Relaxed);
+            *away.next_takes.lock() = takes;
+            done()
+        });
+        let replica = Replica::over(cluster, rows, "r-0");
+        let submitted = timeout(MINUTE / 2, replica.submit(call(&scale()))).await.expect("it is answered");
+        let submitted = submitted.expect("it is begun");
+        assert_eq!(submitted.ended.expect("it ended").status, 200);
+        assert!(replica.rows.open.lock().contains_key(&submitted.id));
+        assert!(replica.operations.rows.is_unended(&submitted.id), "nobody else ends it here");
+        replica.rows.is_away.store(false, Ordering::Relaxed);
+        assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Completed);
+        assert!(replica.rows.open.lock().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_not_sent_while_it_is_being_recorded() {
     let replica = Replica::new(ScriptedCluster::waiting(|_, asked: Asked| {
         async move {
             if !asked.line.starts_with("GET") {
@@ -142,13 +198,16 @@ async fn a_call_with_the_id_of_one_that_is_about_to_write_commits_a_row_that_say
         .boxed()
     }));
     let id = replica.submit(repeated(&deploy(), Some(Duration::ZERO))).await.expect("it is begun").id;
-    until_open(&replica, &id, |open| open.state == OperationState::Received).await;
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(replica.cluster.lines().len(), 1, "its write is being recorded");
-    replica.submit(repeated(&deploy(), None)).await.expect("it is known");
+    assert_eq!(replica.submit(repeated(&deploy(), None)).await.expect("it is known").id, id);
     let state = replica.rows.open.lock().get(&id).map(|open| open.state);
-    assert_eq!(state, Some(OperationState::Sent));
+    assert_eq!(state, Some(OperationState::Received));
+    until_open(&replica, &id, |open| open.state == OperationState::Sent).await;
+    while replica.cluster.lines().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -375,26 +434,21 @@ async fn an_operation_whose_end_is_being_written_has_a_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_database_an_operation_with_several_writes_goes_on() {
+async fn without_the_database_an_operation_with_several_writes_sends_no_more() {
     let rows = Arc::<MemoryRows>::default();
-    let cluster = ScriptedCluster::waiting(|_, asked: Asked| {
-        async move {
-            // Longer than rows are gathered.
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            of_two_objects(&asked)
-        }
-        .boxed()
+    let away = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, asked| {
+        away.is_away.fetch_or(asked.line.starts_with("DELETE"), Ordering::Relaxed);
+        of_two_objects(asked)
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    replica.rows.is_away.store(true, Ordering::Relaxed);
-    let ended = replica.run(&delete_two()).await;
-    assert_eq!(
-        (ended.status, deletes(&replica)),
-        (200, 2),
-        "{:?} {:?}",
-        ended.failure,
-        replica.cluster.lines()
-    );
+    let submitted = replica.submit(call(&delete_two())).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class), (504, Some(OutcomeClass::OutcomeUnknown)), "{ended:?}");
+    assert_eq!(deletes(&replica), 1, "{:?}", replica.cluster.lines());
+    replica.rows.is_away.store(false, Ordering::Relaxed);
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Unknown);
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,10 +504,10 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
     let lines = sleeper.cluster.lines();
     assert!(matches!(lines.as_slice(), [read] if read.starts_with("GET")), "nothing was done: {lines:?}");
     let known = sleeper.operations.known.get(&id).expect("it is known");
-    assert_eq!(known.record, leader.history(&id).await, "it ends as it is recorded");
-    let status = known.subscribe().end.borrow().as_ref().map(|ended| ended.status);
-    assert_eq!(status, Some(500));
-    assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
+    let ended = known.subscribe().ended().await.expect("it ended");
+    assert_eq!(*ended, submission::of_record(&leader.history(&id).await), "it ends as it is recorded");
+    assert_eq!(ended.status, 500);
+    assert!(sleeper.rows.open.lock().is_empty());
     assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");
 }
 

@@ -28,42 +28,28 @@ struct Trial {
     ends: &'static [(bool, Option<&'static str>)],
 }
 
-/// Of a call that does not wait, the first row says that the operation was received, the second that its write is sent.
-/// Of one that waits, it says how far the operation came in the time for which rows are gathered.
+const NOTHING: &[(bool, Option<&str>)] = &[(false, None)];
+const FAILED: &[(bool, Option<&str>)] = &[(false, Some("failed"))];
+/// The agent never has the whole request.
+const UNKNOWN: &[(bool, Option<&str>)] = &[(false, Some("unknown"))];
+const COMPLETED: &[(bool, Option<&str>)] = &[(true, Some("completed"))];
+
+/// Each write of a record, of calls that wait and of those that do not, with an id of the caller's own and without.
 const OPERATIONS: &[Trial] = &[
-    Trial { point: "operation-rows:before", query: "", ends: &[(false, None)] },
-    Trial { point: "operation-rows:after", query: "", ends: &[(false, Some("failed"))] },
-    Trial { point: "operation-rows:before#2", query: "", ends: &[(false, Some("failed"))] },
-    Trial { point: "operation-rows:after#2", query: "", ends: &[(false, Some("unknown"))] },
-    Trial { point: "operation-rows:before", query: "?wait=10s", ends: &[(true, None), (false, None)] },
-    Trial {
-        point: "operation-rows:after",
-        query: "?wait=10s",
-        ends: &[
-            (true, Some("completed")),
-            (false, Some("failed")),
-            // The write did not reach the agent.
-            (false, Some("unknown")),
-        ],
-    },
-    Trial { point: "operation-claim:before", query: "?clientRequestId=a", ends: &[(false, None)] },
-    Trial { point: "operation-claim:after", query: "?clientRequestId=a", ends: &[(false, Some("failed"))] },
-    Trial {
-        point: "operation-claim:after",
-        query: "?wait=10s&clientRequestId=a",
-        ends: &[(false, Some("unknown"))],
-    },
-    // The agent never has the whole request.
-    Trial {
-        point: "request-open:before",
-        query: "?wait=10s&clientRequestId=a",
-        ends: &[(false, Some("unknown"))],
-    },
-    Trial {
-        point: "request-open:after",
-        query: "?wait=10s&clientRequestId=a",
-        ends: &[(false, Some("unknown"))],
-    },
+    Trial { point: "operation-insert:before", query: "", ends: NOTHING },
+    Trial { point: "operation-insert:before", query: "?wait=10s&clientRequestId=a", ends: NOTHING },
+    Trial { point: "operation-insert:after", query: "", ends: FAILED },
+    Trial { point: "operation-insert:after", query: "?clientRequestId=a", ends: FAILED },
+    Trial { point: "operation-insert:after", query: "?wait=10s&clientRequestId=a", ends: FAILED },
+    Trial { point: "operation-write:before", query: "", ends: FAILED },
+    Trial { point: "operation-write:before", query: "?wait=10s&clientRequestId=a", ends: FAILED },
+    Trial { point: "operation-write:after", query: "", ends: UNKNOWN },
+    Trial { point: "operation-write:after", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
+    Trial { point: "request-open:before", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
+    Trial { point: "request-open:after", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
+    // The agent has the answer to the write.
+    Trial { point: "operation-end:before", query: "?wait=10s&clientRequestId=a", ends: COMPLETED },
+    Trial { point: "operation-end:after", query: "?wait=10s&clientRequestId=a", ends: COMPLETED },
 ];
 
 struct Scene {
@@ -153,7 +139,7 @@ impl Scene {
 
 #[test]
 fn every_crash_point_of_operations_is_tried() {
-    let of_rows = ["operation-hand", "operation-settle", "operation-purge"];
+    let of_rows = ["operation-rows", "operation-hand", "operation-settle", "operation-purge"];
     let is_ours = |point: &&&str| point.starts_with("operation-") || point.starts_with("request-open:");
     for point in POINTS.iter().filter(is_ours) {
         let is_here = OPERATIONS.iter().any(|trial| trial.point.starts_with(point));
@@ -185,9 +171,15 @@ async fn operations_are_settled_after_a_crash(database: Database) {
             let query = if query.contains("wait=") { query } else { format!("{query}&wait=5s") };
             let again = scene.alice.run(world.operator(), &query, &create).await;
             assert_eq!(again.status, 200, "{trial:?}: {again}");
-            let is_undone = outcome == Some("failed");
-            assert_eq!(again.json["failure"]["beforeSend"], is_undone, "{trial:?}: {again}");
-            assert_eq!(world.config_map_value(&name).await, None, "{trial:?}: the same id is not done again");
+            let before_send = match outcome {
+                Some("completed") => Value::Null,
+                outcome => json!(outcome == Some("failed")),
+            };
+            assert_eq!(again.json["failure"]["beforeSend"], before_send, "{trial:?}: {again}");
+            let namespace = world.namespace();
+            let writes = world.control_plane().writes();
+            let made = writes.iter().filter(|write| write.namespace == namespace && write.name == name);
+            assert_eq!(made.count(), usize::from(end.0), "{trial:?}: the same id is not done again");
         }
     }
     scene.until_usable("after").await;
@@ -205,16 +197,37 @@ async fn operations_whose_replica_died_at_a_write_of_their_record_are_settled_wi
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_the_record_of_a_read_loses_that_record_alone() {
+    let scene = Scene::start(Database::Sqlite, &[]).await;
+    let (world, namespace) = (&scene.world, scene.world.namespace());
+    let target =
+        format!("target {{ version: \"v1\" kind: \"ConfigMap\" namespace: \"{namespace}\" name: \"warm\" }}");
+    let get = json!({"operation": format!("account {{ name: \"prod\" }} get {{ {target} }}")});
+    for (point, more) in [("operation-rows:before", 0), ("operation-rows:after", 1)] {
+        scene.until_rows(OPEN, 0).await;
+        let before = scene.rows(HISTORY).await.unwrap_or_default();
+        scene.arm(point).await;
+        let answer = scene.alice.run(world.operator(), "?wait=10s", &get).await;
+        assert_eq!(answer.json["status"], 200, "{point}: its caller is answered before: {answer}");
+        scene.until_dead(point).await;
+        world.operator().start().await;
+        scene.until_rows(OPEN, 0).await;
+        assert_eq!(scene.rows(HISTORY).await, Ok(before + more), "{point}");
+    }
+    scene.until_usable("after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_crash_while_an_operation_is_settled_settles_it_once() {
     let scene = Scene::start(Database::Postgres, &[]).await;
     let world = &scene.world;
     for (number, point) in ["operation-settle:before", "operation-settle:after"].into_iter().enumerate() {
         // Left open by a crash.
         scene.until_rows(OPEN, 0).await;
-        scene.arm("operation-rows:after").await;
+        scene.arm("operation-insert:after").await;
         let create = creates_map(world.namespace(), &format!("left-{number}"));
         let _ = scene.alice.try_run(world.operator(), "", &create).await;
-        scene.until_dead("operation-rows:after").await;
+        scene.until_dead("operation-insert:after").await;
         scene.until_rows(OPEN, 1).await;
         let before = scene.rows(HISTORY).await.unwrap_or_default();
         world.operator().launch_with(&[("KUBESVC_CRASH_AT", point)]);
@@ -238,14 +251,10 @@ async fn a_crash_while_a_person_settles_an_operation_leaves_it_settled_or_not() 
     let world = &scene.world;
     for point in ["operation-hand:before", "operation-hand:after"] {
         scene.until_rows(OPEN, 0).await;
-        // The row of an operation that was waited for may come after its answer.
-        let id = eventually("an unknown operation", MAX_WAIT, async || {
-            world.execute("UPDATE kubesvc_ops_history SET final_outcome = 'unknown'").await;
-            let newest = scene.records().await?[0].clone();
-            let id = newest["operationId"].as_str().filter(|_| newest["finalOutcome"] == "unknown");
-            id.map(str::to_owned).ok_or_else(|| newest.to_string())
-        })
-        .await;
+        world.execute("UPDATE kubesvc_ops_history SET final_outcome = 'unknown'").await;
+        let newest = kubesvc_testkit::must(scene.records().await)[0].clone();
+        assert_eq!(newest["finalOutcome"], "unknown", "{newest}");
+        let id = newest["operationId"].as_str().expect("an id").to_owned();
         scene.arm(point).await;
         let settle = || {
             let result = json!({"result": format!("op_id: \"{id}\" status: 200")});

@@ -205,11 +205,11 @@ pub struct OpenOperation {
 
 /// Refuses what no database takes.
 pub(super) fn check(changes: &OperationChanges) -> Result<(), StoreError> {
-    if changes.open.len() > MAX_OPERATIONS {
+    if changes.begun.len().max(changes.open.len()) > MAX_OPERATIONS {
         return Err(refused("", "there are too many at once"));
     }
     check_records(&changes.ends)?;
-    changes.open.iter().try_for_each(|open| check_record(&open.record))
+    changes.begun.iter().chain(&changes.open).try_for_each(|open| check_record(&open.record))
 }
 
 /// Refuses what no database takes.
@@ -275,9 +275,9 @@ pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
     insert_into_open(open, &assigned.join(","))
 }
 
-/// Inserts an open operation. One that is there keeps its row.
-pub(super) fn insert_open<D: Dialect>(open: &OpenOperation) -> Statement<D> {
-    insert_into_open(&[open], &format!("operation_id={}.operation_id", OPEN.name))
+/// Inserts open operations. One that is there keeps its row.
+pub(super) fn insert_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
+    insert_into_open(open, &format!("operation_id={}.operation_id", OPEN.name))
 }
 
 /// Inserts open operations, with these assignments to those that are there.
