@@ -1,9 +1,9 @@
 //! Operations on accounts: running their programs, and the records of what was done, by whom, and how it ended.
 //!
 //! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it commits
-//! the operation's row, asks its program for requests and sends them through [`AccountRequests`]. Each write is recorded
-//! before it is sent, so that the row never says less than what was done, and the end before the caller is answered. Only
-//! reads that are waited for have no row while they run.
+//! the operation's row, asks its program for requests, sends them through [`AccountRequests`], and commits the end before
+//! the caller is answered. The row has the id of each write that decides before that is sent, so that it never says less
+//! than what was done.
 //!
 //! | module | owns |
 //! |---|---|
@@ -16,8 +16,7 @@
 //! | [`in_flight`], [`object_turns`] | bounds; one operation at a time for each object |
 //! | [`cluster_kinds`] | kinds of the clusters of accounts |
 //! | [`records`] | what is recorded of an operation; pure |
-//! | [`row_commits`] | the rows that somebody waits for |
-//! | [`row_queue`], [`pending_rows`] | the rows that nobody waits for, in batches; which ones wait is pure |
+//! | [`row_writer`], [`pending_rows`] | the rows to be written; which ones are queued is pure |
 //! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`caller_records`], [`record_view`] | records for callers, and results that people give |
 //! | [`settlement`] | ends of what dead replicas and former processes left open, and the purge of the history |
@@ -38,8 +37,7 @@ mod pending_rows;
 mod record_view;
 mod records;
 mod refusal;
-mod row_commits;
-mod row_queue;
+mod row_writer;
 mod runner;
 mod settlement;
 mod submission;
@@ -80,8 +78,8 @@ use kubesvc_runtime::crash_points;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
 use object_turns::ObjectTurns;
-use row_commits::{OperationRow, RowCommits};
-use row_queue::RowQueue;
+use pending_rows::OperationRow;
+use row_writer::RowWriter;
 use runner::now_ms;
 
 /// Time limit for the commit of an end, for which its caller waits.
@@ -158,8 +156,7 @@ pub struct Operations {
     turns: Arc<ObjectTurns>,
     kinds: ClusterKinds,
     documents: DocumentThreads,
-    commits: RowCommits,
-    rows: RowQueue,
+    rows: RowWriter,
     metrics: Arc<OperationMetrics>,
     tasks: TaskTracker,
     is_draining: AtomicBool,
@@ -182,8 +179,7 @@ impl Operations {
             accounts: ports.accounts,
             requests: ports.requests,
             access: ports.access,
-            commits: RowCommits::new(Arc::clone(&ports.store)),
-            rows: RowQueue::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
+            rows: RowWriter::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
             store: ports.store,
             replicas: ports.replicas,
             audit: ports.audit,
@@ -223,7 +219,7 @@ impl Operations {
             }
             written.cancel();
         };
-        tokio::join!(drained, self.commits.run(written.clone()), self.rows.run(written.clone()));
+        tokio::join!(drained, self.rows.run(written.clone()));
     }
 
     /// Time since the start.
@@ -231,7 +227,8 @@ impl Operations {
         self.begun.elapsed()
     }
 
-    /// Ends an operation that ran here: in its row, then for those who wait.
+    /// Ends an operation that ran here: in its row, then for those who wait. An end that cannot be committed in time is
+    /// queued.
     async fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
         let (record, agent) = {
             let progress = job.progress.lock();
@@ -275,28 +272,23 @@ impl Operations {
             before_send,
             warnings: record.warnings.clone(),
         };
-        self.write_end(job, record).await;
-        self.known.end(&job.id, ended, self.clock());
-    }
-
-    /// Commits the end of an operation that has a row. One that cannot be written now is kept and written later.
-    async fn write_end(&self, job: &Job, record: OperationRecord) {
-        let committing = self.commits.commit(OperationRow::End(Box::new(record.clone())));
-        let committing = timeout(END_TIMEOUT, crash_points::around(Some("operation-end"), committing));
-        if !job.has_row || !matches!(committing.await, Ok(Ok(_))) {
-            self.rows.end(record);
+        let end = OperationRow::End(Box::new(record));
+        let committing = crash_points::around(Some("operation-end"), self.rows.commit(end.clone()));
+        if !matches!(timeout(END_TIMEOUT, committing).await, Ok(Ok(_))) {
+            self.rows.queue(end);
         }
+        self.known.end(&job.id, ended, self.clock());
     }
 }
 
 #[async_trait]
 impl OperationHistory for Operations {
     fn begun(&self, open: OpenOperation) {
-        self.rows.put(open);
+        self.rows.queue(OperationRow::Open(Box::new(open)));
     }
 
     fn ended(&self, record: OperationRecord) {
-        self.rows.end(record);
+        self.rows.queue(OperationRow::End(Box::new(record)));
     }
 
     async fn flush(&self) {

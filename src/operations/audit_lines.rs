@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::job::Job;
-use super::records::Recalled;
+use super::records::{Recalled, is_unsent};
 use super::submission::of_record;
 use super::{OperationCaller, OperationRefusal, Operations, failures};
 use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
@@ -16,7 +16,7 @@ use crate::connected_agents::{AccountRequest, RequestError};
 use kubesvc_core::operations::OperationVerb;
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
-use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
+use kubesvc_store::{OpenOperation, OperationRecord};
 
 /// The line of a call that is refused, with who calls.
 pub(super) fn refusal_by(caller: &OperationCaller) -> AuditLine<'_> {
@@ -65,13 +65,11 @@ impl Settlement {
     pub(super) fn of(open: &OpenOperation, recalled: &Recalled) -> Self {
         // An upgraded connection has no answer to be asked for.
         let is_stream = open.record.operation_type == "Connect" && open.last_write.is_none();
-        let (answered, how) = match (open.state, recalled) {
-            (OperationState::Received, _) => (None, "nothing was sent"),
-            (OperationState::Sent, Recalled::Answered { status, .. }) => {
-                (Some(*status), "its answer was recalled")
-            }
-            (OperationState::Sent, Recalled::Lost) if is_stream => (None, "the connection is gone"),
-            (OperationState::Sent, Recalled::Lost) => (None, "no answer decides it"),
+        let (answered, how) = match recalled {
+            _ if is_unsent(open) => (None, "nothing was sent"),
+            Recalled::Answered { status, .. } => (Some(*status), "its answer was recalled"),
+            Recalled::Lost if is_stream => (None, "the connection is gone"),
+            Recalled::Lost => (None, "no answer decides it"),
         };
         Self { event: if is_stream { AuditEvent::StreamEnd } else { AuditEvent::Write }, answered, how }
     }

@@ -30,8 +30,6 @@ pub(super) struct Job {
     pub(super) digest: ContentDigest,
     /// Whether it may be done twice.
     pub(super) may_run_again: bool,
-    /// Whether its row is committed before its first request.
-    pub(super) has_row: bool,
     /// When it must have ended.
     pub(super) deadline: Instant,
     /// The same in epoch milliseconds.
@@ -57,6 +55,8 @@ pub(super) struct OperationProgress {
     is_sent: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
+    /// Whether the id in `last_write` is that of the first write, which has yet to be sent.
+    is_reserved: bool,
     /// The last write whose answer decides.
     last_write: Option<String>,
     agent_boot_id: Option<String>,
@@ -72,14 +72,16 @@ const MAX_WARNINGS: usize = 32;
 const MAX_WARNING: usize = 256;
 
 impl OperationProgress {
-    pub(super) fn new(record: OperationRecord) -> Self {
+    /// Nothing was sent yet. `reserved`: the id of the first write, if its answer decides.
+    pub(super) fn new(record: OperationRecord, reserved: Option<String>) -> Self {
         Self {
             record,
             is_begun: false,
             sent_before: false,
             is_sent: false,
             write_in_flight: false,
-            last_write: None,
+            is_reserved: reserved.is_some(),
+            last_write: reserved,
             agent_boot_id: None,
             answered: None,
             warnings: Vec::new(),
@@ -110,15 +112,19 @@ impl Job {
         }
     }
 
-    /// Notes that a write is about to be sent. Returns the row that says so.
-    pub(super) fn begin_write(&self, request_id: &str, is_decisive: bool) -> OpenOperation {
+    /// Notes that a write is about to be sent. Returns its id, and the row that must be committed before; `None`: the one
+    /// that is there has the id.
+    pub(super) fn begin_write(&self, is_decisive: bool) -> (String, Option<OpenOperation>) {
         let mut progress = self.progress.lock();
-        progress.record.request_id = Some(request_id.to_owned());
-        progress.last_write = is_decisive.then(|| request_id.to_owned());
+        let is_reserved = std::mem::take(&mut progress.is_reserved) && is_decisive;
+        let reserved = progress.last_write.take().filter(|_| is_reserved);
+        let request_id = reserved.unwrap_or_else(|| self.digest.request_id());
+        progress.record.request_id = Some(request_id.clone());
+        progress.last_write = is_decisive.then(|| request_id.clone());
         progress.agent_boot_id = None;
         progress.sent_before = progress.is_begun;
         progress.is_sent = true;
-        self.row_of(&progress)
+        (request_id, (!is_reserved).then(|| self.row_of(&progress)))
     }
 
     /// Notes that an agent is asked.

@@ -1,5 +1,5 @@
-//! The rows that wait to be written and that nobody waits for: the newest of each operation, in the order in which the
-//! operations came. A row stays until it is written. Pure.
+//! The rows that nobody waits for: the newest of each operation, in the order in which the operations came. A row stays
+//! until it is written. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,17 +10,22 @@ use kubesvc_store::{OpenOperation, OperationChanges, OperationRecord};
 /// Maximum number of operations whose rows wait; beyond it the oldest go.
 pub(super) const MAX_PENDING: usize = 10_000;
 
-/// A row of one of the two tables.
+/// A row of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum PendingRow {
+pub(super) enum OperationRow {
+    /// The first one, which takes the operation's id.
+    Begun(Box<OpenOperation>),
+    /// How far the operation is.
     Open(Box<OpenOperation>),
+    /// Its end.
     End(Box<OperationRecord>),
 }
 
-impl PendingRow {
-    fn id(&self) -> &str {
+impl OperationRow {
+    /// Id of the operation.
+    pub(super) fn id(&self) -> &str {
         match self {
-            Self::Open(open) => &open.record.operation_id,
+            Self::Begun(open) | Self::Open(open) => &open.record.operation_id,
             Self::End(record) => &record.operation_id,
         }
     }
@@ -30,7 +35,7 @@ impl PendingRow {
 #[derive(Debug, Default)]
 pub(super) struct PendingRows {
     /// By operation, with the number that each had when it came.
-    rows: IndexMap<String, (u64, PendingRow)>,
+    rows: IndexMap<String, (u64, OperationRow)>,
     /// Number of operations that came.
     came: u64,
     /// Operations that end here: those of which a row came, until their end is written or dropped.
@@ -38,12 +43,12 @@ pub(super) struct PendingRows {
 }
 
 impl PendingRows {
-    /// Adds a row, which replaces one of the same operation; the first end of an operation stays. Returns whether the oldest
-    /// row had to go for it.
-    pub(super) fn add(&mut self, row: PendingRow) -> bool {
+    /// Adds a row, which replaces one of the same operation; the first end of an operation stays. Returns whether the
+    /// oldest row had to go for it.
+    pub(super) fn add(&mut self, row: OperationRow) -> bool {
         let id = row.id().to_owned();
         if let Some((_, there)) = self.rows.get_mut(&id) {
-            if matches!(there, PendingRow::Open(_)) {
+            if !matches!(there, OperationRow::End(_)) {
                 *there = row;
             }
             return false;
@@ -52,23 +57,25 @@ impl PendingRows {
         self.unended.insert(id.clone());
         self.rows.insert(id, (self.came, row));
         let is_full = self.rows.len() > MAX_PENDING;
-        if is_full && let Some((id, (_, PendingRow::End(_)))) = self.rows.shift_remove_index(0) {
+        if is_full && let Some((id, (_, OperationRow::End(_)))) = self.rows.shift_remove_index(0) {
             self.unended.remove(&id);
         }
         is_full
     }
 
     /// The oldest rows, at most so many.
-    pub(super) fn oldest(&self, most: usize) -> Vec<PendingRow> {
+    pub(super) fn oldest(&self, most: usize) -> Vec<OperationRow> {
         self.rows.values().take(most).map(|(_, row)| row.clone()).collect()
     }
 
     /// Removes rows that are written, or never will be, unless a newer one of the operation came meanwhile.
-    pub(super) fn remove(&mut self, rows: &[PendingRow]) {
-        let done: HashMap<&str, &PendingRow> = rows.iter().map(|row| (row.id(), row)).collect();
+    pub(super) fn remove<'r>(&mut self, rows: impl IntoIterator<Item = &'r OperationRow>) {
+        let done: HashMap<&str, &OperationRow> = rows.into_iter().map(|row| (row.id(), row)).collect();
         self.rows.retain(|id, (_, row)| done.get(id.as_str()).is_none_or(|done| **done != *row));
-        for row in rows.iter().filter(|row| matches!(row, PendingRow::End(_))) {
-            self.unended.remove(row.id());
+        for (id, row) in done {
+            if matches!(row, OperationRow::End(_)) {
+                self.unended.remove(id);
+            }
         }
     }
 
@@ -93,12 +100,13 @@ impl PendingRows {
 }
 
 /// The rows of one transaction.
-pub(super) fn changes(rows: &[PendingRow]) -> OperationChanges {
+pub(super) fn changes<'r>(rows: impl IntoIterator<Item = &'r OperationRow>) -> OperationChanges {
     let mut changes = OperationChanges::default();
     for row in rows {
         match row {
-            PendingRow::Open(open) => changes.open.push((**open).clone()),
-            PendingRow::End(record) => changes.ends.push((**record).clone()),
+            OperationRow::Begun(open) => changes.begun.push((**open).clone()),
+            OperationRow::Open(open) => changes.open.push((**open).clone()),
+            OperationRow::End(record) => changes.ends.push((**record).clone()),
         }
     }
     changes
@@ -116,16 +124,16 @@ mod tests {
         received(id, "Scale", "a", 0)
     }
 
-    fn begin(id: &str) -> PendingRow {
-        PendingRow::Open(Box::new(open(record(id), 1, true)))
+    fn begin(id: &str) -> OperationRow {
+        OperationRow::Open(Box::new(open(record(id), 1, true)))
     }
 
-    fn end(id: &str) -> PendingRow {
-        PendingRow::End(Box::new(record(id)))
+    fn end(id: &str) -> OperationRow {
+        OperationRow::End(Box::new(record(id)))
     }
 
-    fn ids(rows: &[PendingRow]) -> Vec<&str> {
-        rows.iter().map(PendingRow::id).collect()
+    fn ids(rows: &[OperationRow]) -> Vec<&str> {
+        rows.iter().map(OperationRow::id).collect()
     }
 
     #[test]
@@ -149,9 +157,9 @@ mod tests {
     #[test]
     fn the_first_end_of_an_operation_stays() {
         let mut pending = PendingRows::default();
-        let PendingRow::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
+        let OperationRow::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
         by_hand.outcome = OperationOutcome::Failed;
-        let by_hand = PendingRow::End(by_hand);
+        let by_hand = OperationRow::End(by_hand);
         for row in [begin("a"), by_hand.clone(), begin("a"), end("a")] {
             assert!(!pending.add(row));
         }

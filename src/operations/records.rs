@@ -142,20 +142,23 @@ pub(super) enum Recalled {
     Lost,
 }
 
+/// Whether certainly no write of an operation was sent.
+pub(super) fn is_unsent(open: &OpenOperation) -> bool {
+    open.state == OperationState::Received && open.last_write.is_none()
+}
+
 /// Ends an operation for a replica that does not do it any more.
-pub(super) fn settled_for_another(open: OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
-    let mut record = open.record;
+pub(super) fn settled_for_another(open: &OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
+    let mut record = open.record.clone();
     record.end_time_ms = Some(now_ms);
-    record.outcome = match (open.state, recalled) {
-        (OperationState::Received, _) => OperationOutcome::Failed,
-        (OperationState::Sent, Recalled::Answered { status, .. }) if *status < 400 => {
-            OperationOutcome::Completed
-        }
+    record.outcome = match recalled {
+        _ if is_unsent(open) => OperationOutcome::Failed,
+        Recalled::Answered { status, .. } if *status < 400 => OperationOutcome::Completed,
         // The API server gave it up, and may go on with it.
-        (OperationState::Sent, Recalled::Answered { status: 408 | 504, .. }) => OperationOutcome::Unknown,
-        (OperationState::Sent, Recalled::Answered { .. }) => OperationOutcome::Failed,
-        (OperationState::Sent, Recalled::Lost) => OperationOutcome::Unknown,
+        Recalled::Answered { status: 408 | 504, .. } | Recalled::Lost => OperationOutcome::Unknown,
+        Recalled::Answered { .. } => OperationOutcome::Failed,
     };
+    record.request_id = open.last_write.clone().or(record.request_id);
     if let Recalled::Answered { status, agent } = recalled {
         // Its replica may have died before it wrote which agent it asked.
         let asked_ms = open.last_write.as_deref().and_then(time_of).unwrap_or(record.start_time_ms);
@@ -229,7 +232,7 @@ mod tests {
     fn what_was_never_sent_failed_and_what_nobody_answers_is_unknown() {
         let settled = |state, recalled| {
             let open = OpenOperation { state, ..open(record(), 5_000, true) };
-            settled_for_another(open, &recalled, 9_000).outcome
+            settled_for_another(&open, &recalled, 9_000).outcome
         };
         assert_eq!(settled(OperationState::Received, Recalled::Lost), OperationOutcome::Failed);
         assert_eq!(settled(OperationState::Sent, Recalled::Lost), OperationOutcome::Unknown);
@@ -242,7 +245,7 @@ mod tests {
     fn a_recalled_answer_says_which_agent_was_asked_and_when() {
         let last_write = Some(Ulid::from_parts(2_000, 0).to_string());
         let sent = OpenOperation { state: OperationState::Sent, last_write, ..open(record(), 5_000, true) };
-        let settled = settled_for_another(sent.clone(), &recalled(422), 9_000);
+        let settled = settled_for_another(&sent, &recalled(422), 9_000);
         let answered = settled.answered.expect("an answer");
         assert_eq!((answered.status, answered.duration_ms), (422, 7_000));
         assert_eq!((answered.agent_id.as_str(), answered.replica_id.as_str()), ("agent", "r-1"));
@@ -250,7 +253,7 @@ mod tests {
         assert_eq!((settled.sent, settled.processed), (stage("agent", 2_000), stage("r-1", 2_000)));
         let mut known = sent;
         asked(&mut known.record, &agent(), 1_010);
-        let settled = settled_for_another(known, &recalled(422), 9_000);
+        let settled = settled_for_another(&known, &recalled(422), 9_000);
         assert_eq!(settled.sent, stage("agent", 1_010), "its row has it");
     }
 }

@@ -20,7 +20,7 @@ use super::failures::{
     AnswerMeaning, RunFailure, after_begun_run, ask_again, of_answer, overloaded, run_again, wait_for_agent,
 };
 use super::job::SharedJob;
-use super::row_commits::OperationRow;
+use super::pending_rows::OperationRow;
 use super::submission::of_record;
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
@@ -32,13 +32,9 @@ use kubesvc_core::operations::{
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
-use kubesvc_store::OperationRecord;
 
 /// Maximum number of lists of kinds that are read before a program begins.
 const MAX_KIND_READS: usize = 8;
-/// Age at which an operation is shown to other replicas although nothing was sent.
-const UNSEEN_FOR: Duration = Duration::from_secs(1);
-
 /// Time that the way to a cluster has to say that a request's time is over.
 const SEND_MARGIN: Duration = Duration::from_secs(2);
 
@@ -49,34 +45,18 @@ const AGENT_ROW_DELAY: Duration = Duration::from_millis(100);
 enum RunEnd {
     Outcome(Outcome),
     Failure(RunFailure),
-    /// Somebody else has settled the operation.
-    Settled(Box<OperationRecord>),
+    /// The operation was settled meanwhile, with its audit line and for those who wait.
+    Settled,
 }
 
-/// How an operation ended, and whether certainly no write of it was executed; the error: as somebody else has settled it.
-type OperationEnd = Result<(Outcome, bool), Box<OperationRecord>>;
+/// How an operation ended, and whether certainly no write of it was executed; `None`: it was settled meanwhile.
+type OperationEnd = Option<(Outcome, bool)>;
 
 impl Operations {
     /// Runs an operation to its end.
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
-        let shown = async {
-            if !job.has_row {
-                sleep(UNSEEN_FOR).await;
-                // Its caller has no id to look for.
-                let _ = self.commits.commit(OperationRow::Begun(Box::new(job.open_row()))).await;
-            }
-            std::future::pending::<()>().await;
-        };
-        let ended = tokio::select! {
-            ended = self.in_turn(&job) => ended,
-            () = shown => return,
-        };
-        match ended {
-            Ok((outcome, before_send)) => self.ended(&job, outcome, before_send).await,
-            // Whoever has settled it has said what was done.
-            Err(record) => {
-                self.known.end(&job.id, of_record(&record), self.clock());
-            }
+        if let Some((outcome, before_send)) = self.in_turn(&job).await {
+            self.ended(&job, outcome, before_send).await;
         }
     }
 
@@ -88,7 +68,7 @@ impl Operations {
                 Ok(turn) => Some(turn),
                 Err(_) => {
                     let message = "other operations on the object took all of its time; nothing was done";
-                    return Ok((Outcome::failed(504, OutcomeClass::Timeout, message), true));
+                    return Some((Outcome::failed(504, OutcomeClass::Timeout, message), true));
                 }
             },
         };
@@ -104,11 +84,11 @@ impl Operations {
             let was_begun = job.progress.lock().is_begun;
             let failure = match self.one_run(job, &mut going_on).await {
                 RunEnd::Outcome(outcome) if was_begun => {
-                    return Ok((after_begun_run(job.operation.verb(), outcome), false));
+                    return Some((after_begun_run(job.operation.verb(), outcome), false));
                 }
-                RunEnd::Outcome(outcome) => return Ok((outcome, false)),
+                RunEnd::Outcome(outcome) => return Some((outcome, false)),
                 RunEnd::Failure(failure) => failure,
-                RunEnd::Settled(record) => return Err(record),
+                RunEnd::Settled => return None,
             };
             let is_begun = job.progress.lock().is_begun;
             let tries = (runs, self.settings.max_retries);
@@ -125,7 +105,7 @@ impl Operations {
                     self.metrics.reruns.inc();
                     sleep(delay).await;
                 }
-                None => return Ok(failure.into_outcome(is_begun)),
+                None => return Some(failure.into_outcome(is_begun)),
             }
         }
     }
@@ -281,10 +261,8 @@ impl Operations {
         let decides =
             is_decisive(&job.operation, !job.may_run_again, request.method.as_str(), request.content_type);
         let is_asked = Arc::new(Notify::new());
-        let request = account_request(job, request, is_write, Arc::clone(&is_asked));
-        if is_write {
-            self.record_write(job, &request.request_id, decides).await?;
-        }
+        let request_id = if is_write { Some(self.record_write(job, decides).await?) } else { None };
+        let request = account_request(job, request, request_id, Arc::clone(&is_asked));
         let write = is_write.then(|| AskedWrite::of(&request));
         let sending = self.requests.send(&job.account_uid, request);
         let sent = tokio::select! {
@@ -303,13 +281,21 @@ impl Operations {
         Ok(answered.map(|(answer, _)| answer))
     }
 
-    /// Records that a write is about to be sent. The error: it must not be.
-    async fn record_write(&self, job: &SharedJob, request_id: &str, decides: bool) -> Result<(), RunEnd> {
-        let row = OperationRow::Open(Box::new(job.begin_write(request_id, decides)));
-        let committing = crash_points::around(Some("operation-write"), self.commits.commit(row));
+    /// Records that a write is about to be sent. Returns its id. The error: it must not be sent.
+    async fn record_write(&self, job: &SharedJob, decides: bool) -> Result<String, RunEnd> {
+        if !self.known.get(&job.id).is_some_and(|known| known.is_running()) {
+            return Err(RunEnd::Settled);
+        }
+        let (request_id, row) = job.begin_write(decides);
+        let Some(row) = row else { return Ok(request_id) };
+        let row = OperationRow::Open(Box::new(row));
+        let committing = crash_points::around(Some("operation-write"), self.rows.commit(row));
         match timeout_at(job.deadline, committing).await {
-            Ok(Ok(None)) => Ok(()),
-            Ok(Ok(Some(end))) => Err(RunEnd::Settled(Box::new(end))),
+            Ok(Ok(None)) => Ok(request_id),
+            Ok(Ok(Some(end))) => {
+                self.known.end(&job.id, of_record(&end), self.clock());
+                Err(RunEnd::Settled)
+            }
             Ok(Err(_)) | Err(_) => {
                 Err(RunEnd::Failure(RunFailure::not_recorded(job.progress.lock().is_begun)))
             }
@@ -321,7 +307,7 @@ impl Operations {
         loop {
             is_asked.notified().await;
             sleep(AGENT_ROW_DELAY).await;
-            while self.commits.commit(OperationRow::Open(Box::new(job.open_row()))).await.is_err() {
+            while self.rows.commit(OperationRow::Open(Box::new(job.open_row()))).await.is_err() {
                 sleep(AGENT_ROW_DELAY).await;
             }
         }
@@ -382,12 +368,14 @@ impl Operations {
     }
 }
 
+/// A request to an account. `write_id`: its id, if it writes.
 fn account_request(
     job: &SharedJob,
     request: ApiRequest,
-    is_write: bool,
+    write_id: Option<String>,
     is_asked: Arc<Notify>,
 ) -> AccountRequest {
+    let is_write = write_id.is_some();
     let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or_default();
     let class = match RequestPath::read(request.target.as_bytes()) {
         Ok(path) => path.class(method.as_str()),
@@ -408,7 +396,7 @@ fn account_request(
         is_asked.notify_one();
     };
     AccountRequest {
-        request_id: job.digest.request_id(),
+        request_id: write_id.unwrap_or_else(|| job.digest.request_id()),
         headers,
         body: RequestBytes::Whole(Bytes::from(request.body)),
         repeatable: !is_write || job.may_run_again,

@@ -17,8 +17,8 @@ use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, OperationProgress, SharedJob};
 use super::known_operations::{KnownOperation, Phase, Phases};
+use super::pending_rows::OperationRow;
 use super::records::{self, Beginning};
-use super::row_commits::OperationRow;
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
@@ -75,7 +75,6 @@ struct ReadCall {
     operation: Operation,
     caller: OperationCaller,
     dry_run: bool,
-    is_waited_for: bool,
     held: Box<dyn Any + Send + Sync>,
 }
 
@@ -149,11 +148,14 @@ impl Operations {
             Ok((operation, identity))
         });
         let (operation, identity) = reading.await.map_err(OperationRefusal::Document)?;
-        let call = ReadCall { operation, caller, dry_run, is_waited_for: wait.is_some(), held };
-        let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
-        let found = match before {
-            Some(found) => found,
-            None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
+        let call = ReadCall { operation, caller, dry_run, held };
+        let found = match self.known.get(&id) {
+            Some(known) => self.follow_known(&id, &identity, &known).await?,
+            None => match self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await {
+                // What was begun has its answer, however much has changed since.
+                Err(refusal) if is_callers_id => self.stored(&id, &identity).await?.ok_or(refusal)?,
+                begun => begun?,
+            },
         };
         let until = wait.map(|wait| Instant::now() + wait);
         let ended = self.follow(&id, &identity, found, until).await?;
@@ -201,25 +203,33 @@ impl Operations {
         Ok(self.access.authorize(principal, &access).await?)
     }
 
-    /// Finds the operation that has an id, which must be the same.
-    async fn find(
+    /// Follows an operation that runs here, or did. It must be the same.
+    async fn follow_known(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        known: &KnownOperation,
+    ) -> Result<FoundOperation, OperationRefusal> {
+        if known.identity != *identity {
+            return Err(OperationRefusal::AnotherOperation(id.to_owned()));
+        }
+        if known.has_unknown_end() {
+            self.read_end(id).await;
+        }
+        Ok(FoundOperation::Here(known.subscribe()))
+    }
+
+    /// Reads the operation that has an id, which must be the same.
+    async fn stored(
         &self,
         id: &str,
         identity: &OperationIdentity,
     ) -> Result<Option<FoundOperation>, OperationRefusal> {
-        if let Some(known) = self.known.get(id) {
-            let found = same(id, identity, &known)?;
-            if known.has_unknown_end() {
-                self.read_end(id).await;
-            }
-            return Ok(Some(found));
-        }
-        let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
-        stored
-            .map(|record| {
-                same_record(id, identity, &record).map(|()| FoundOperation::Stored(Box::new(record)))
-            })
-            .transpose()
+        let Some(record) = self.store.operation(id).await.map_err(OperationRefusal::Database)? else {
+            return Ok(None);
+        };
+        same_record(id, identity, &record)?;
+        Ok(Some(FoundOperation::Stored(Box::new(record))))
     }
 
     /// Reads how an operation ended whose end is not known here: a person may have settled it at another replica.
@@ -266,6 +276,9 @@ impl Operations {
         });
         let limit = checks::time_limit(&call.operation, self.settings.write_time, self.settings.read_time);
         let may_run_again = may_run_again(&call.operation);
+        // The row of what may run once says that a write is sent before that is.
+        let reserved = may_run_again && checks::first_write_decides(&call.operation);
+        let reserved = reserved.then(|| digest.request_id());
         let deadline_ms =
             record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
         let job = Arc::new(Job {
@@ -275,21 +288,20 @@ impl Operations {
             claimed: call.caller.claimed,
             dry_run: call.dry_run,
             digest,
-            has_row: !call.operation.kind().reads || is_callers_id || !call.is_waited_for,
             operation: call.operation,
             may_run_again,
             deadline: started + limit,
             deadline_ms,
             started,
             time_of_day: OnceLock::new(),
-            progress: Mutex::new(OperationProgress::new(record)),
+            progress: Mutex::new(OperationProgress::new(record, reserved)),
             _counted: counted,
             _held: call.held,
         });
         let phases = match self.known.begin(&id, identity.clone(), Arc::downgrade(&job)) {
             Ok(phases) => phases,
             // Of two calls at the same time the other one was faster.
-            Err(known) => return same(&id, &identity, &known),
+            Err(known) => return self.follow_known(&id, &identity, &known).await,
         };
         let doing = async move {
             operations.perform(job).await;
@@ -317,13 +329,8 @@ impl Operations {
     /// Commits the row of an operation. Returns whether it is begun: without its row it is not, and those who wait for it
     /// are told why.
     async fn insert_row(&self, job: &Job) -> bool {
-        let inserted = match job.has_row {
-            true => {
-                let row = OperationRow::Begun(Box::new(job.open_row()));
-                crash_points::around(Some("operation-insert"), self.commits.commit(row)).await
-            }
-            false => Ok(None),
-        };
+        let row = OperationRow::Begun(Box::new(job.open_row()));
+        let inserted = crash_points::around(Some("operation-insert"), self.rows.commit(row)).await;
         let is_begun = matches!(inserted, Ok(None));
         match inserted {
             Ok(None) => self.known.recorded(&job.id),
@@ -422,17 +429,6 @@ fn about(call: &OperationCall) -> (OperationCaller, String, &'static str, String
 fn may_run_again(operation: &Operation) -> bool {
     // Which deploys run once does not depend on the settings of the agent.
     operation.may_run_again(ApplyMode::of(operation, &ApplySettings::default()))
-}
-
-fn same(
-    id: &str,
-    identity: &OperationIdentity,
-    known: &KnownOperation,
-) -> Result<FoundOperation, OperationRefusal> {
-    if known.identity == *identity {
-        return Ok(FoundOperation::Here(known.subscribe()));
-    }
-    Err(OperationRefusal::AnotherOperation(id.to_owned()))
 }
 
 /// Checks that an operation is the one that is recorded under its id. A row without a uid has any account of its name.

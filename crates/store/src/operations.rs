@@ -6,11 +6,13 @@
 //!
 //! `rows` has the tables, and what a row holds.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 
 use super::dialect::Dialect;
 use super::sql::driver::ColumnValue as _;
-use super::sql::statement::{SqlTable, Statement};
+use super::sql::statement::Statement;
 use super::sql::{SqlSession, SqlStore, Transaction};
 use super::{StoreError, Term, leader_terms};
 use kubesvc_core::ReplicaId;
@@ -251,36 +253,37 @@ impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await?;
-        // A person or the leader may have settled one that its replica still runs. Last, when the open rows are locked:
-        // whoever ended one before, or took its id, has committed that, and whoever does it later finds its row.
+        // Last, when the open rows are locked: one that ended an operation before, or took its id, has committed that, and
+        // one that does it later finds its row.
         let written: Vec<_> = begun.iter().chain(&open).copied().collect();
-        let mut left_out = records_of(session, &HISTORY, &written).await?;
-        delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
-        for there in records_of(session, &OPEN, &begun).await? {
-            let is_own = |open: &&OpenOperation| {
-                let own = &open.record;
-                (&own.operation_id, &own.received, own.start_time_ms)
-                    == (&there.operation_id, &there.received, there.start_time_ms)
-            };
-            if !begun.iter().any(is_own) {
-                left_out.push(there);
-            }
-        }
+        let mut left_out = recorded(session, &written).await?;
+        let own: HashSet<_> = written.iter().map(|open| begin(&open.record)).collect();
+        left_out.retain(|there| there.outcome != OperationOutcome::Pending || !own.contains(&begin(there)));
+        // A person or the leader may have settled one that its replica still runs.
+        let ended = left_out.iter().filter(|there| there.outcome != OperationOutcome::Pending);
+        delete_open(session, &ended.collect::<Vec<_>>()).await?;
         Ok(left_out)
     }
 }
 
-/// The records that a table has of these operations.
-async fn records_of<D: Dialect>(
+/// What tells an operation from another one with its id: which replica received it, and when.
+fn begin(record: &OperationRecord) -> (&str, Option<(&str, i64)>, i64) {
+    let received = record.received.as_ref().map(|stage| (stage.id.as_str(), stage.time_ms));
+    (&record.operation_id, received, record.start_time_ms)
+}
+
+/// What is recorded under the ids of these operations, in both tables.
+async fn recorded<D: Dialect>(
     session: &mut SqlSession<'_, D>,
-    table: &SqlTable,
     open: &[&OpenOperation],
 ) -> Result<Vec<OperationRecord>, StoreError> {
     let mut records = Vec::new();
     for piece in session.dialect.pieces(open, |_| 0) {
         let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
-        let select = rows::select(table).text(" WHERE operation_id ").one_of(&ids);
-        records.extend(session.all(select, rows::read_record::<D>).await?);
+        let select = rows::select(&HISTORY).text(" WHERE operation_id ").one_of(&ids);
+        let columns = rows::record_columns_of(&OPEN);
+        let union = format!(" UNION ALL SELECT {columns} FROM {} WHERE operation_id ", OPEN.name);
+        records.extend(session.all(select.text(&union).one_of(&ids), rows::read_record::<D>).await?);
     }
     Ok(records)
 }

@@ -11,10 +11,19 @@ fn no_wait(verb: &str) -> OperationCall {
     OperationCall { wait: None, ..call(verb) }
 }
 
-/// A deploy, which reads before it writes.
+/// A deploy, which reads before it writes, and may run twice.
 fn deploy() -> String {
+    deploy_by("APPLY")
+}
+
+/// A deploy, which reads before it writes, and may run only once.
+fn deploy_once() -> String {
+    deploy_by("RECREATE")
+}
+
+fn deploy_by(mode: &str) -> String {
     let data = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\", \\\"namespace\\\": \\\"n\\\"}}";
-    format!("deploy {{ manifest {{ data: \"{data}\" }} }}")
+    format!("deploy {{ manifest {{ data: \"{data}\" }} mode: {mode} }}")
 }
 
 /// Waits until nothing runs at a replica.
@@ -34,14 +43,16 @@ async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) 
     }
 }
 
-/// A replica that is writing the end of an operation that only reads, and the operation's id.
+/// A replica that is writing the end of an operation whose caller has its answer, and the operation's id.
 async fn writing_an_end() -> (Replica, String) {
-    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
-    *replica.rows.next_takes.lock() = Duration::from_millis(300);
-    let id = replica.submit(call(&format!("get {{ {WEB} }}"))).await.expect("it is begun").id;
-    while !replica.rows.next_takes.lock().is_zero() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let rows = Arc::<MemoryRows>::default();
+    let slow = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, _| {
+        *slow.next_takes.lock() = 2 * END_TIMEOUT;
+        done()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
     assert!(replica.rows.history.lock().is_empty(), "its end is being written");
     (replica, id)
 }
@@ -100,7 +111,7 @@ async fn a_row_that_says_that_a_write_is_sent_is_replaced_by_none_that_says_less
         .boxed()
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = replica.submit(no_wait(&deploy_once())).await.expect("it is begun").id;
     // The row of another operation holds up what is recorded next.
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
     replica.submit(no_wait(&scale())).await.expect("it is begun");
@@ -132,26 +143,86 @@ async fn the_row_of_an_operation_says_how_far_it_is_whether_or_not_it_is_waited_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_that_is_waited_for_has_a_row_once_it_takes_long() {
-    let gate = Arc::new(Semaphore::new(0));
-    let opened = Arc::clone(&gate);
-    let replica = Replica::new(ScriptedCluster::waiting(move |_, _| {
-        let gate = Arc::clone(&opened);
-        async move {
-            gate.acquire().await.expect("it is never closed").forget();
-            done()
-        }
-        .boxed()
-    }));
-    let get = OperationCall { wait: Some(Duration::ZERO), ..call(&format!("get {{ {WEB} }}")) };
-    let id = replica.submit(get).await.expect("it is begun").id;
-    assert!(replica.rows.open.lock().is_empty(), "none was promised");
-    let record = replica.operations.record(&id, &caller()).await.expect("it runs here");
-    assert_eq!(record.outcome, OperationOutcome::Pending);
-    until_open(&replica, &id, |open| open.state == OperationState::Received).await;
-    gate.add_permits(1);
-    assert_eq!(replica.history(&id).await.outcome, OperationOutcome::Completed);
-    assert!(replica.rows.open.lock().is_empty());
+async fn a_read_has_its_row_before_its_first_request_too() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, _| {
+        let states: Vec<_> =
+            seen.open.lock().values().map(|open| (open.state, open.last_write.clone())).collect();
+        assert_eq!(states, [(OperationState::Received, None)]);
+        done()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let id = replica.submit(call(&format!("get {{ {WEB} }}"))).await.expect("it is begun").id;
+    let outcome = replica.rows.history.lock().get(&id).map(|record| record.outcome);
+    assert_eq!(outcome, Some(OperationOutcome::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_is_committed_as_often_as_its_outcome_needs() {
+    let delete_one = format!("delete {{ {WEB} }}");
+    let json_patch = format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}");
+    for (verb, commits) in [
+        (scale(), 2),
+        (deploy(), 2),
+        (format!("restart_rollout {{ {WEB} }}"), 2),
+        (format!("get {{ {WEB} }}"), 2),
+        (json_patch, 3),
+        (deploy_once(), 3),
+        (deploy_by("CREATE"), 3),
+        (delete_one, 2),
+        (delete_two(), 4),
+    ] {
+        let replica = Replica::new(ScriptedCluster::new(|_, asked| match asked.line.as_str() {
+            line if line.contains("labelSelector") || line.contains("/deployments/a") => {
+                of_two_objects(asked)
+            }
+            line if line.contains("/deployments/b") => of_two_objects(asked),
+            line if line.starts_with("GET") && line.contains("configmaps") => Ok((404, json!({}))),
+            line if line.starts_with("POST") => Ok((201, json!({}))),
+            _ => done(),
+        }));
+        let submitted = timeout(MINUTE, replica.submit(call(&verb))).await.expect(&verb).expect(&verb);
+        assert!(submitted.ended.expect("it ended").status < 500, "{verb}: {:?}", replica.cluster.lines());
+        assert_eq!(replica.rows.writes.load(Ordering::Relaxed), commits, "{verb}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_twice_has_the_id_of_its_first_write_in_its_row_and_each_later_one_is_recorded() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |number, asked| {
+        let open = seen.open.lock().values().next().cloned().expect("its row is there");
+        assert_eq!(open.last_write.as_ref(), Some(&asked.request_id), "number {number}");
+        let state = if number == 1 { OperationState::Received } else { OperationState::Sent };
+        assert_eq!(open.state, state, "number {number}");
+        if number < 3 { Err(RequestError::Unknown("it is gone".into())) } else { done() }
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    assert_eq!(replica.run(&scale()).await.status, 200);
+    let ids: std::collections::HashSet<_> =
+        replica.cluster.asked().into_iter().map(|asked| asked.request_id).collect();
+    assert_eq!(ids.len(), 3, "each has its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_twice_and_was_never_seen_to_write_is_settled_by_what_the_agents_have() {
+    for (recalled, outcome) in [
+        (Ok(200), OperationOutcome::Completed),
+        (Ok(409), OperationOutcome::Failed),
+        (Err(RequestError::Unknown("no agent has it".into())), OperationOutcome::Unknown),
+    ] {
+        let dead = Replica::new(never());
+        let id = dead.submit(no_wait(&deploy())).await.expect("it is begun").id;
+        let open = dead.rows.open.lock().get(&id).cloned().expect("its row is committed");
+        assert_eq!(open.state, OperationState::Received);
+        let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+        *leader.cluster.recalled.lock() = Some(recalled);
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        let record = leader.history(&id).await;
+        assert_eq!((record.outcome, record.request_id), (outcome, open.last_write));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -197,11 +268,11 @@ async fn a_write_is_not_sent_while_it_is_being_recorded() {
         }
         .boxed()
     }));
-    let id = replica.submit(repeated(&deploy(), Some(Duration::ZERO))).await.expect("it is begun").id;
+    let id = replica.submit(repeated(&deploy_once(), Some(Duration::ZERO))).await.expect("it is begun").id;
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(replica.cluster.lines().len(), 1, "its write is being recorded");
-    assert_eq!(replica.submit(repeated(&deploy(), None)).await.expect("it is known").id, id);
+    assert_eq!(replica.submit(repeated(&deploy_once(), None)).await.expect("it is known").id, id);
     let state = replica.rows.open.lock().get(&id).map(|open| open.state);
     assert_eq!(state, Some(OperationState::Received));
     until_open(&replica, &id, |open| open.state == OperationState::Sent).await;
@@ -219,7 +290,7 @@ async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
         Ok((404, json!({"message": "there is none"})))
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = replica.submit(no_wait(&deploy_once())).await.expect("it is begun").id;
     until_idle(&replica).await;
     assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
     replica.rows.is_away.store(false, Ordering::Relaxed);
@@ -494,7 +565,7 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
         }
         .boxed()
     }));
-    let id = sleeper.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = sleeper.submit(no_wait(&deploy_once())).await.expect("it is begun").id;
     let leader = Replica::over(never(), Arc::clone(&sleeper.rows), "r-1");
     leader.operations.look_at_open_rows().await.expect("the database is there");
     assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Failed);

@@ -5,10 +5,12 @@ use kubesvc_core::State;
 use kubesvc_runtime::crash_points::POINTS;
 use serde_json::{Value, json};
 
-use super::{creates_map, until_written};
+use super::{creates_map, deploys_map, until_written};
+use crate::gateway::place::{self, Place, kubectl};
 use crate::operations::EVERYTHING;
 use crate::operations::callers::Caller;
 use crate::world::{Agent, Call, Database, MAX_WAIT, World};
+use kubesvc_testkit::must;
 use kubesvc_testkit::wait::eventually;
 
 /// Time for an operation, in milliseconds: what is left open is settled five seconds later.
@@ -24,6 +26,8 @@ struct Trial {
     point: &'static str,
     /// How the operation is asked for.
     query: &'static str,
+    /// Whether it may run twice: it applies, where others create.
+    twice: bool,
     /// What may come of it: whether the object is made, and the outcome in its record; `None`: it has none.
     ends: &'static [(bool, Option<&'static str>)],
 }
@@ -34,22 +38,36 @@ const FAILED: &[(bool, Option<&str>)] = &[(false, Some("failed"))];
 const UNKNOWN: &[(bool, Option<&str>)] = &[(false, Some("unknown"))];
 const COMPLETED: &[(bool, Option<&str>)] = &[(true, Some("completed"))];
 
-/// Each write of a record, of calls that wait and of those that do not, with an id of the caller's own and without.
+const fn once(
+    point: &'static str,
+    query: &'static str,
+    ends: &'static [(bool, Option<&'static str>)],
+) -> Trial {
+    Trial { point, query, twice: false, ends }
+}
+
+/// Each write of a record, of calls that wait and of those that do not, with an id of the caller's own and without. What may
+/// run twice has its write recorded from the beginning.
 const OPERATIONS: &[Trial] = &[
-    Trial { point: "operation-insert:before", query: "", ends: NOTHING },
-    Trial { point: "operation-insert:before", query: "?wait=10s&clientRequestId=a", ends: NOTHING },
-    Trial { point: "operation-insert:after", query: "", ends: FAILED },
-    Trial { point: "operation-insert:after", query: "?clientRequestId=a", ends: FAILED },
-    Trial { point: "operation-insert:after", query: "?wait=10s&clientRequestId=a", ends: FAILED },
-    Trial { point: "operation-write:before", query: "", ends: FAILED },
-    Trial { point: "operation-write:before", query: "?wait=10s&clientRequestId=a", ends: FAILED },
-    Trial { point: "operation-write:after", query: "", ends: UNKNOWN },
-    Trial { point: "operation-write:after", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
-    Trial { point: "request-open:before", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
-    Trial { point: "request-open:after", query: "?wait=10s&clientRequestId=a", ends: UNKNOWN },
+    once("operation-insert:before", "", NOTHING),
+    once("operation-insert:before", "?wait=10s&clientRequestId=a", NOTHING),
+    once("operation-insert:after", "", FAILED),
+    once("operation-insert:after", "?clientRequestId=a", FAILED),
+    once("operation-insert:after", "?wait=10s&clientRequestId=a", FAILED),
+    once("operation-write:before", "", FAILED),
+    once("operation-write:before", "?wait=10s&clientRequestId=a", FAILED),
+    once("operation-write:after", "", UNKNOWN),
+    once("operation-write:after", "?wait=10s&clientRequestId=a", UNKNOWN),
+    once("request-open:before", "?wait=10s&clientRequestId=a", UNKNOWN),
+    once("request-open:after", "?wait=10s&clientRequestId=a", UNKNOWN),
     // The agent has the answer to the write.
-    Trial { point: "operation-end:before", query: "?wait=10s&clientRequestId=a", ends: COMPLETED },
-    Trial { point: "operation-end:after", query: "?wait=10s&clientRequestId=a", ends: COMPLETED },
+    once("operation-end:before", "?wait=10s&clientRequestId=a", COMPLETED),
+    once("operation-end:after", "?wait=10s&clientRequestId=a", COMPLETED),
+    Trial { twice: true, ..once("operation-insert:before", "", NOTHING) },
+    Trial { twice: true, ..once("operation-insert:after", "?wait=10s&clientRequestId=a", UNKNOWN) },
+    Trial { twice: true, ..once("request-open:before", "?wait=10s&clientRequestId=a", UNKNOWN) },
+    Trial { twice: true, ..once("operation-end:before", "?wait=10s&clientRequestId=a", COMPLETED) },
+    Trial { twice: true, ..once("operation-end:after", "", COMPLETED) },
 ];
 
 struct Scene {
@@ -120,12 +138,7 @@ impl Scene {
     }
 
     async fn rows(&self, table: &str) -> Result<i64, String> {
-        let statement = match table {
-            OPEN => "SELECT count(*) FROM kubesvc_ops",
-            _ => "SELECT count(*) FROM kubesvc_ops_history",
-        };
-        let mut connection = self.world.open_database().await.map_err(|e| e.to_string())?;
-        connection.number(statement).await.map_err(|e| e.to_string())
+        rows(&self.world, table).await
     }
 
     async fn until_rows(&self, table: &str, wanted: i64) {
@@ -135,6 +148,16 @@ impl Scene {
         })
         .await;
     }
+}
+
+/// Number of rows of a table.
+async fn rows(world: &World, table: &str) -> Result<i64, String> {
+    let statement = match table {
+        OPEN => "SELECT count(*) FROM kubesvc_ops",
+        _ => "SELECT count(*) FROM kubesvc_ops_history",
+    };
+    let mut connection = world.open_database().await.map_err(|e| e.to_string())?;
+    connection.number(statement).await.map_err(|e| e.to_string())
 }
 
 #[test]
@@ -152,7 +175,8 @@ async fn operations_are_settled_after_a_crash(database: Database) {
     let world = &scene.world;
     for (number, trial) in OPERATIONS.iter().enumerate() {
         let name = format!("made-{number}");
-        let create = creates_map(world.namespace(), &name);
+        let mode = if trial.twice { "APPLY" } else { "CREATE" };
+        let create = deploys_map(world.namespace(), &name, mode);
         scene.until_rows(OPEN, 0).await;
         let known = scene.records().await.map_or(0, |records| records.len());
         scene.arm(trial.point).await;
@@ -161,7 +185,7 @@ async fn operations_are_settled_after_a_crash(database: Database) {
         scene.until_dead(trial.point).await;
         world.operator().start().await;
         scene.until_rows(OPEN, 0).await;
-        let records = kubesvc_testkit::must(scene.records().await);
+        let records = must(scene.records().await);
         let more = &records[..records.len() - known];
         let made = more.iter().find(|record| record["operationType"] == "Deploy");
         let outcome = made.and_then(|record| record["finalOutcome"].as_str());
@@ -197,24 +221,44 @@ async fn operations_whose_replica_died_at_a_write_of_their_record_are_settled_wi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_the_record_of_a_read_loses_that_record_alone() {
-    let scene = Scene::start(Database::Sqlite, &[]).await;
-    let (world, namespace) = (&scene.world, scene.world.namespace());
-    let target =
-        format!("target {{ version: \"v1\" kind: \"ConfigMap\" namespace: \"{namespace}\" name: \"warm\" }}");
-    let get = json!({"operation": format!("account {{ name: \"prod\" }} get {{ {target} }}")});
-    for (point, more) in [("operation-rows:before", 0), ("operation-rows:after", 1)] {
-        scene.until_rows(OPEN, 0).await;
-        let before = scene.rows(HISTORY).await.unwrap_or_default();
-        scene.arm(point).await;
-        let answer = scene.alice.run(world.operator(), "?wait=10s", &get).await;
-        assert_eq!(answer.json["status"], 200, "{point}: its caller is answered before: {answer}");
-        scene.until_dead(point).await;
-        world.operator().start().await;
-        scene.until_rows(OPEN, 0).await;
-        assert_eq!(scene.rows(HISTORY).await, Ok(before + more), "{point}");
+async fn a_crash_at_the_record_of_a_write_to_the_accounts_api_loses_that_record_alone() {
+    let place = Place::start(false).await;
+    let config = place.direct(&place.person("alice", place::EVERYTHING, Some("kubesvc")).await);
+    let operator = place.world.operator();
+    let usable = async || {
+        eventually("the account's API", MAX_WAIT, async || {
+            kubectl(&config, &["get", "--raw", "/version"], "").await.ok()
+        })
+        .await;
+    };
+    let until_settled = async || {
+        eventually("no open row", MAX_WAIT, async || match rows(&place.world, OPEN).await? {
+            0 => Ok(()),
+            rows => Err(format!("{rows} rows")),
+        })
+        .await;
+    };
+    for (number, (point, more)) in
+        [("operation-rows:before", 0), ("operation-rows:after", 1)].iter().enumerate()
+    {
+        until_settled().await;
+        let before = must(rows(&place.world, HISTORY).await);
+        operator.launch_with(&[("KUBESVC_CRASH_AT", point)]);
+        operator.ready().await;
+        usable().await;
+        let name = format!("{}-{number}", place.world.namespace());
+        // Its caller may be answered before.
+        let _ = kubectl(&config, &["create", "configmap", &name], "").await;
+        eventually(&format!("the end of the operator at {point}"), MAX_WAIT, async || {
+            if operator.is_running() { Err("it runs".to_owned()) } else { Ok(()) }
+        })
+        .await;
+        operator.start().await;
+        usable().await;
+        must(kubectl(&config, &["get", "configmap", &name], "").await.ok());
+        until_settled().await;
+        assert_eq!(rows(&place.world, HISTORY).await, Ok(before + more), "{point}");
     }
-    scene.until_usable("after").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,7 +282,7 @@ async fn a_crash_while_an_operation_is_settled_settles_it_once() {
         world.operator().start().await;
         scene.until_rows(OPEN, 0).await;
         scene.until_rows(HISTORY, before + 1).await;
-        let records = kubesvc_testkit::must(scene.records().await);
+        let records = must(scene.records().await);
         let settled = records.iter().find(|record| record["operationType"] == "Deploy").expect("a record");
         assert_eq!(settled["finalOutcome"], "failed", "{point}: {settled}");
         assert_eq!(world.config_map_value(&format!("left-{number}")).await, None);
@@ -252,7 +296,7 @@ async fn a_crash_while_a_person_settles_an_operation_leaves_it_settled_or_not() 
     for point in ["operation-hand:before", "operation-hand:after"] {
         scene.until_rows(OPEN, 0).await;
         world.execute("UPDATE kubesvc_ops_history SET final_outcome = 'unknown'").await;
-        let newest = kubesvc_testkit::must(scene.records().await)[0].clone();
+        let newest = must(scene.records().await)[0].clone();
         assert_eq!(newest["finalOutcome"], "unknown", "{newest}");
         let id = newest["operationId"].as_str().expect("an id").to_owned();
         scene.arm(point).await;
@@ -268,7 +312,7 @@ async fn a_crash_while_a_person_settles_an_operation_leaves_it_settled_or_not() 
         let found = scene.alice.get(world.operator(), &path).await.json["finalOutcome"].clone();
         let (outcome, again) = if point.ends_with("after") { ("completed", 409) } else { ("unknown", 200) };
         assert_eq!(found, outcome, "{point}");
-        let answer = kubesvc_testkit::must(world.operator().call(settle()).await);
+        let answer = must(world.operator().call(settle()).await);
         assert_eq!(answer.status, again, "{point}: {answer}");
         let found = scene.alice.get(world.operator(), &path).await.json["finalOutcome"].clone();
         assert_eq!(found, "completed", "{point}");
@@ -284,18 +328,18 @@ async fn a_crash_while_the_history_is_purged_loses_only_what_is_too_much() {
         for number in 0..5 {
             scene.until_usable(&format!("{}-{number}", point.replace(':', "-"))).await;
         }
-        kubesvc_testkit::must(until_written(world.operator()).await);
+        must(until_written(world.operator()).await);
         for number in scene.rows(HISTORY).await.unwrap_or_default()..KEPT + 5 {
             scene.until_usable(&format!("more-{number}")).await;
         }
-        kubesvc_testkit::must(until_written(world.operator()).await);
+        must(until_written(world.operator()).await);
         let total = eventually("rows that are too many", MAX_WAIT, async || {
             scene.until_rows(OPEN, 0).await;
             let rows = scene.rows(HISTORY).await?;
             if rows > KEPT { Ok(rows) } else { Err(format!("{rows} rows")) }
         })
         .await;
-        let newest = kubesvc_testkit::must(scene.records().await)[0]["operationId"].clone();
+        let newest = must(scene.records().await)[0]["operationId"].clone();
         // The leader trims the history when it begins.
         world.operator().launch_with(&[("KUBESVC_CRASH_AT", point)]);
         scene.until_dead(point).await;
@@ -303,7 +347,7 @@ async fn a_crash_while_the_history_is_purged_loses_only_what_is_too_much() {
         assert_eq!(scene.rows(HISTORY).await, Ok(left), "{point}");
         world.operator().start().await;
         scene.until_rows(HISTORY, KEPT).await;
-        let records = kubesvc_testkit::must(scene.records().await);
+        let records = must(scene.records().await);
         assert_eq!(records[0]["operationId"], newest, "{point}: the newest stay");
     }
 }

@@ -171,9 +171,9 @@ pub struct OperationRecord {
 /// How far an open operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationState {
-    /// Nothing was sent to an agent.
+    /// No write was sent, but for `last_write`, if it has one.
     Received,
-    /// Something may have been sent.
+    /// A write may have been sent.
     Sent,
 }
 
@@ -197,7 +197,7 @@ pub struct OpenOperation {
     pub deadline_ms: i64,
     /// Whether it may run again.
     pub is_idempotent: bool,
-    /// Id of the last request that writes.
+    /// Id of the last write whose answer decides the outcome. It may have been sent, or is about to be.
     pub last_write: Option<String>,
     /// The process of the agent that it was sent to.
     pub agent_boot_id: Option<String>,

@@ -119,7 +119,7 @@ pub(super) async fn id_is_taken_by_one_operation(store: &dyn Store) {
     let (one, other) = tokio::join!(begin(&here), begin(&there));
     assert_ne!(one.is_empty(), other.is_empty(), "one of them has it: {one:?} {other:?}");
     let winner = if one.is_empty() { here } else { there };
-    assert_eq!([one, other].concat(), [winner.record.clone()]);
+    assert_eq!([one, other].concat(), std::slice::from_ref(&winner.record));
     assert_eq!(begin(&winner).await, [], "its own");
     assert_eq!(all_open(store).await, [winner]);
     let end = ended(1, "a", OperationOutcome::Completed);
