@@ -13,7 +13,7 @@
 //! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
 //! | [`document_threads`] | threads for manifests that take long |
 //! | [`known_operations`] | operations that run here, and answers of those that ran a moment ago |
-//! | [`in_flight`], [`object_turns`] | bounds; one operation at a time for each object |
+//! | [`in_flight`] | room for operations: of an account, of a caller, of the replica |
 //! | [`cluster_kinds`] | kinds of the clusters of accounts |
 //! | [`records`] | what is recorded of an operation; pure |
 //! | [`row_writer`], [`pending_rows`] | the rows to be written; which ones are queued is pure |
@@ -32,7 +32,6 @@ mod in_flight;
 mod job;
 mod known_operations;
 mod metrics;
-mod object_turns;
 mod pending_rows;
 mod record_view;
 mod records;
@@ -73,11 +72,11 @@ use job::Job;
 use known_operations::KnownOperations;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cron::CronSchedule;
-use kubesvc_core::operations::Outcome;
+use kubesvc_core::operations::{ObjectKey, Outcome};
 use kubesvc_runtime::crash_points;
+use kubesvc_runtime::limits::KeyedLimit;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
-use object_turns::ObjectTurns;
 use pending_rows::OperationRow;
 use row_writer::RowWriter;
 use runner::now_ms;
@@ -152,8 +151,9 @@ pub struct Operations {
     replicas: Arc<Replicas>,
     audit: AuditLog,
     known: KnownOperations,
-    in_flight: Arc<InFlight>,
-    turns: Arc<ObjectTurns>,
+    in_flight: InFlight,
+    /// One operation at a time for each object of an account, which has this uid.
+    turns: KeyedLimit<(String, ObjectKey)>,
     kinds: ClusterKinds,
     documents: DocumentThreads,
     rows: RowWriter,
@@ -170,7 +170,7 @@ pub struct Operations {
 impl Operations {
     /// Creates the operations of this replica.
     pub fn new(settings: OperationSettings, ports: OperationPorts) -> Arc<Self> {
-        let in_flight = Arc::new(InFlight::new(ports.callers));
+        let in_flight = InFlight::new(ports.callers);
         let running = in_flight.running.clone();
         let metrics = Arc::new(OperationMetrics::new(running, settings.max_result_label));
         Arc::new_cyclic(|this| Self {
@@ -185,7 +185,7 @@ impl Operations {
             audit: ports.audit,
             known: KnownOperations::default(),
             in_flight,
-            turns: Arc::default(),
+            turns: KeyedLimit::new(1),
             kinds: ClusterKinds::default(),
             documents: DocumentThreads::default(),
             metrics,

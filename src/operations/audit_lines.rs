@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::job::Job;
-use super::records::{Recalled, is_unsent};
+use super::records::Recalled;
 use super::submission::of_record;
 use super::{OperationCaller, OperationRefusal, Operations, failures};
 use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
@@ -16,7 +16,7 @@ use crate::connected_agents::{AccountRequest, RequestError};
 use kubesvc_core::operations::OperationVerb;
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
-use kubesvc_store::{OpenOperation, OperationRecord};
+use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
 /// The line of a call that is refused, with who calls.
 pub(super) fn refusal_by(caller: &OperationCaller) -> AuditLine<'_> {
@@ -66,8 +66,8 @@ impl Settlement {
         // An upgraded connection has no answer to be asked for.
         let is_stream = open.record.operation_type == "Connect" && open.last_write.is_none();
         let (answered, how) = match recalled {
-            _ if is_unsent(open) => (None, "nothing was sent"),
             Recalled::Answered { status, .. } => (Some(*status), "its answer was recalled"),
+            Recalled::Lost if open.state == OperationState::Received => (None, "nothing was sent"),
             Recalled::Lost if is_stream => (None, "the connection is gone"),
             Recalled::Lost => (None, "no answer decides it"),
         };

@@ -163,10 +163,6 @@ impl Operations {
     }
 
     async fn find_record(&self, id: &str) -> Result<OperationRecord, OperationRefusal> {
-        // It says more than its row, and one that only reads may have none yet.
-        if let Some(running) = self.known.get(id).and_then(|known| known.running_record()) {
-            return Ok(running);
-        }
         self.rows.flush(FLUSH_TIMEOUT).await;
         let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
         stored.ok_or_else(|| OperationRefusal::NoOperation(id.to_owned()))

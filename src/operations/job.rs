@@ -66,6 +66,10 @@ pub(super) struct OperationProgress {
     pub(super) warnings: Vec<String>,
 }
 
+/// Maximum age of an operation whose first write is sent without a further commit. It is far below the time after which
+/// the leader calls a replica dead: what was settled as never sent must not be sent.
+const MAX_AGE_OF_RESERVED: Duration = Duration::from_secs(1);
+
 /// Maximum number of warnings of one operation.
 const MAX_WARNINGS: usize = 32;
 /// Maximum length of a warning, in characters.
@@ -116,7 +120,8 @@ impl Job {
     /// that is there has the id.
     pub(super) fn begin_write(&self, is_decisive: bool) -> (String, Option<OpenOperation>) {
         let mut progress = self.progress.lock();
-        let is_reserved = std::mem::take(&mut progress.is_reserved) && is_decisive;
+        let is_young = self.started.elapsed() < MAX_AGE_OF_RESERVED;
+        let is_reserved = std::mem::take(&mut progress.is_reserved) && is_decisive && is_young;
         let reserved = progress.last_write.take().filter(|_| is_reserved);
         let request_id = reserved.unwrap_or_else(|| self.digest.request_id());
         progress.record.request_id = Some(request_id.clone());

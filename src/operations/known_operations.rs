@@ -2,14 +2,13 @@
 //! again with the same id.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::checks::OperationIdentity;
-use super::job::Job;
 use kubesvc_core::operations::{OutcomeBody, OutcomeClass, OutcomeFailure};
 use kubesvc_store::{OperationRecord, StoreError};
 
@@ -76,8 +75,6 @@ impl Phases {
 #[derive(Clone, Debug)]
 pub(super) struct KnownOperation {
     pub(super) identity: OperationIdentity,
-    /// Gone once its task has ended.
-    job: Weak<Job>,
     phase: watch::Sender<Phase>,
 }
 
@@ -100,13 +97,6 @@ impl KnownOperation {
         Phases(self.phase.subscribe())
     }
 
-    /// What is recorded of it, while it runs.
-    pub(super) fn running_record(&self) -> Option<OperationRecord> {
-        let job = self.job.upgrade().filter(|_| self.is_running())?;
-        let record = job.progress.lock().record.clone();
-        Some(record)
-    }
-
     pub(super) fn is_running(&self) -> bool {
         !matches!(&*self.phase.borrow(), Phase::Ended(_))
     }
@@ -120,17 +110,12 @@ impl KnownOperation {
 
 impl KnownOperations {
     /// Enters an operation, unless one with its id is known: then returns that one.
-    pub(super) fn begin(
-        &self,
-        id: &str,
-        identity: OperationIdentity,
-        job: Weak<Job>,
-    ) -> Result<Phases, Box<KnownOperation>> {
+    pub(super) fn begin(&self, id: &str, identity: OperationIdentity) -> Result<Phases, Box<KnownOperation>> {
         let mut known = self.known.lock();
         if let Some(one) = known.operations.get(id) {
             return Err(Box::new(one.clone()));
         }
-        let begun = KnownOperation { identity, job, phase: watch::Sender::new(Phase::Recording) };
+        let begun = KnownOperation { identity, phase: watch::Sender::new(Phase::Recording) };
         let phases = begun.subscribe();
         known.operations.insert(id.to_owned(), begun);
         Ok(phases)
@@ -215,7 +200,7 @@ mod tests {
 
     fn begin(known: &KnownOperations, id: &str) -> Result<Phases, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
-        known.begin(id, OperationIdentity::of(&operation, "u", false), Weak::new())
+        known.begin(id, OperationIdentity::of(&operation, "u", false))
     }
 
     fn ended(status: u16, bytes: usize) -> EndedOperation {

@@ -142,27 +142,23 @@ pub(super) enum Recalled {
     Lost,
 }
 
-/// Whether certainly no write of an operation was sent.
-pub(super) fn is_unsent(open: &OpenOperation) -> bool {
-    open.state == OperationState::Received && open.last_write.is_none()
-}
-
 /// Ends an operation for a replica that does not do it any more.
 pub(super) fn settled_for_another(open: &OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
     let mut record = open.record.clone();
     record.end_time_ms = Some(now_ms);
     record.outcome = match recalled {
-        _ if is_unsent(open) => OperationOutcome::Failed,
         Recalled::Answered { status, .. } if *status < 400 => OperationOutcome::Completed,
         // The API server gave it up, and may go on with it.
-        Recalled::Answered { status: 408 | 504, .. } | Recalled::Lost => OperationOutcome::Unknown,
+        Recalled::Answered { status: 408 | 504, .. } => OperationOutcome::Unknown,
         Recalled::Answered { .. } => OperationOutcome::Failed,
+        Recalled::Lost if open.state == OperationState::Received => OperationOutcome::Failed,
+        Recalled::Lost => OperationOutcome::Unknown,
     };
-    record.request_id = open.last_write.clone().or(record.request_id);
     if let Recalled::Answered { status, agent } = recalled {
         // Its replica may have died before it wrote which agent it asked.
         let asked_ms = open.last_write.as_deref().and_then(time_of).unwrap_or(record.start_time_ms);
         asked(&mut record, agent, asked_ms);
+        record.request_id.clone_from(&open.last_write);
         let begun = record.sent.as_ref().map_or(asked_ms, |sent| sent.time_ms);
         record.answered = Some(AnswerRecord {
             agent_id: agent.process.agent_id.to_string(),

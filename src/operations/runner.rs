@@ -64,13 +64,14 @@ impl Operations {
     async fn in_turn(&self, job: &SharedJob) -> OperationEnd {
         let turn = match turn(&job.operation) {
             None => None,
-            Some(object) => match timeout_at(job.deadline, self.turns.take(&job.account_uid, object)).await {
-                Ok(turn) => Some(turn),
-                Err(_) => {
+            Some(object) => {
+                let turn = self.turns.of((job.account_uid.clone(), object)).acquire_owned();
+                let Ok(turn) = timeout_at(job.deadline, turn).await else {
                     let message = "other operations on the object took all of its time; nothing was done";
                     return Some((Outcome::failed(504, OutcomeClass::Timeout, message), true));
-                }
-            },
+                };
+                Some(turn)
+            }
         };
         let ended = self.runs(job).await;
         drop(turn);

@@ -298,7 +298,7 @@ impl Operations {
             _counted: counted,
             _held: call.held,
         });
-        let phases = match self.known.begin(&id, identity.clone(), Arc::downgrade(&job)) {
+        let phases = match self.known.begin(&id, identity.clone()) {
             Ok(phases) => phases,
             // Of two calls at the same time the other one was faster.
             Err(known) => return self.follow_known(&id, &identity, &known).await,

@@ -64,8 +64,8 @@ const OPERATIONS: &[Trial] = &[
     once("operation-end:before", "?wait=10s&clientRequestId=a", COMPLETED),
     once("operation-end:after", "?wait=10s&clientRequestId=a", COMPLETED),
     Trial { twice: true, ..once("operation-insert:before", "", NOTHING) },
-    Trial { twice: true, ..once("operation-insert:after", "?wait=10s&clientRequestId=a", UNKNOWN) },
-    Trial { twice: true, ..once("request-open:before", "?wait=10s&clientRequestId=a", UNKNOWN) },
+    Trial { twice: true, ..once("operation-insert:after", "?wait=10s&clientRequestId=a", FAILED) },
+    Trial { twice: true, ..once("request-open:before", "?wait=10s&clientRequestId=a", FAILED) },
     Trial { twice: true, ..once("operation-end:before", "?wait=10s&clientRequestId=a", COMPLETED) },
     Trial { twice: true, ..once("operation-end:after", "", COMPLETED) },
 ];
