@@ -6,6 +6,7 @@
 //! | `calls.rs`, `deploy.rs`, `distance.rs`, `lists.rs`, `operations.rs`, `neighbours.rs` | one benchmark each |
 //! | `latency.rs` | how latencies are measured |
 //! | `echo.rs` | bare tonic programs where operator and agent stand: what the hops cost at least |
+//! | `commits.rs` | bare commits: what the rows of an operation cost at least |
 //! | `callers.rs` | callers, the same for both sides |
 //! | `log_reader.rs`, `watchers.rs` | a caller that reads a log; callers that are killed |
 //! | `sessions.rs`, `session_recorder.rs` | sessions of the hub; a proxy that records the agent's |
@@ -34,6 +35,8 @@ mod agent;
 mod callers;
 #[path = "requests/calls.rs"]
 mod calls;
+#[path = "requests/commits.rs"]
+mod commits;
 #[path = "requests/deploy.rs"]
 mod deploy;
 #[path = "requests/distance.rs"]

@@ -69,6 +69,7 @@ fn get(running: &Running<'_>) -> Result<Kind, String> {
         direct: Box::new(move |_| vec![direct.clone()]),
         through: Box::new(move |_| through.clone()),
         tls: true,
+        commits: 0,
         ways: doors(running)?,
     })
 }
@@ -82,6 +83,7 @@ fn scale(running: &Running<'_>) -> Result<Kind, String> {
         direct: Box::new(move |number| vec![scale_call(&namespace, replicas(number, 0))]),
         through: Box::new(move |number| scale_call(&of_account, replicas(number, 1)).below(&account)),
         tls: true,
+        commits: 0,
         ways: doors(running)?,
     })
 }
@@ -107,6 +109,7 @@ fn get_operation(running: &Running<'_>) -> Kind {
         direct: Box::new(move |_| vec![direct.clone()]),
         through: Box::new(move |_| through.clone()),
         tls: false,
+        commits: 2,
         ways: Way::both([running.rest(0), running.rest(1)]),
     }
 }
@@ -122,6 +125,7 @@ fn scale_operation(running: &Running<'_>) -> Kind {
             operation("scale", &json!({"target": target, "replicas": replicas(number, 1)}))
         }),
         tls: false,
+        commits: 2,
         ways: Way::both([running.rest(0), running.rest(1)]),
     }
 }

@@ -1,5 +1,5 @@
 //! Deploy: an operation that applies a changed manifest, held against its own two requests made directly, a GET and a
-//! PATCH, and a bare echo with two round trips to the agent.
+//! PATCH, a bare echo with two round trips to the agent, and two bare commits.
 
 use serde_json::{Value, json};
 
@@ -41,6 +41,7 @@ pub(crate) async fn run(
             operation("deploy", &json!({"manifest": {"data": data}}))
         }),
         tls: false,
+        commits: 2,
         ways: Way::both([running.rest(0), running.rest(1)]),
     };
     measure(options, running, echo, vec![kind], report).await

@@ -1,10 +1,11 @@
 //! Latency of one kind of call: every way of it held against the same requests made directly and a bare echo over the same
-//! hops. Calls of all sides take turns, one at a time.
+//! hops, and for operations as many bare commits as wait for one another. Calls of all sides take turns, one at a time.
 
 use std::time::Duration;
 
 use crate::{
     callers::{Call, Caller, Door},
+    commits::Commits,
     echo::{Echo, Hops},
     latencies::Latencies,
     options::Options,
@@ -29,6 +30,8 @@ pub(crate) struct Kind {
     pub(crate) through: Make<Call>,
     /// Whether the caller's connection has TLS.
     pub(crate) tls: bool,
+    /// Commits that it waits for: that of the row before the first request, and that of its end.
+    pub(crate) commits: usize,
     pub(crate) ways: Vec<Way>,
 }
 
@@ -109,6 +112,7 @@ async fn one_round(
     kind: &Kind,
 ) -> Result<Vec<Measured>, String> {
     let ways = &kind.ways;
+    let mut commits = Commits::new(running.world.database()).await?;
     let mut direct = Caller::connect(&running.world.direct(None)?).await?;
     let mut callers = Vec::new();
     for way in ways {
@@ -128,7 +132,7 @@ async fn one_round(
                 (took, up, down) = (took + one, up.max(call.size()), down.max(size + 200));
             }
             let hops = Hops { relayed: way.relayed, tls: kind.tls, times: requests.len() as u64 };
-            let echoed = echo.call(hops, up, down).await?;
+            let echoed = echo.call(hops, up, down).await? + commits.commit(kind.commits).await?;
             let through = caller.timed(&(kind.through)(unique + index)).await;
             let (through, _) = through.map_err(|reason| running.explain(&reason))?;
             if number >= WARM_UP {
@@ -158,7 +162,12 @@ fn tell(kind: &Kind, way: &Way, rounds: &[&Measured], report: &mut Report) {
         ));
     };
     add("made directly, p50, ms", Wanted::Nothing, &|one: &Measured| one.direct.quantile(0.5));
-    add("directly and the echo, p50, ms", Wanted::Nothing, &|one: &Measured| one.base.quantile(0.5));
+    let base = if kind.commits == 0 {
+        "directly and the echo, p50, ms"
+    } else {
+        "directly, the echo and its commits, p50, ms"
+    };
+    add(base, Wanted::Nothing, &|one: &Measured| one.base.quantile(0.5));
     add("through, p50, ms", Wanted::Nothing, &|one: &Measured| one.through.quantile(0.5));
     let most = |most: Option<f64>| most.map_or(Wanted::Nothing, Wanted::AtMost);
     add("times that, p50", most(way.wanted), &|one: &Measured| one.ratio(0.5));

@@ -84,6 +84,11 @@ impl World {
         Ok(running)
     }
 
+    /// URL of the database of both replicas.
+    pub(crate) fn database(&self) -> &str {
+        self.sites[0].database()
+    }
+
     /// Address of the hub that has the agent.
     pub(crate) fn hub(&self) -> String {
         self.sites[1].hub()

@@ -26,15 +26,16 @@ const VERSION: &str = "v1alpha1";
 /// Maximum number of concurrent TokenReviews, and of other concurrent questions to the API server.
 const MAX_CONCURRENT_REVIEWS: usize = 32;
 /// Maximum number of TokenReviews that wait to be asked. Anybody may cause them, so rights have places of their own.
-const MAX_WAITING_TOKEN_REVIEWS: usize = 128;
+const MAX_WAITING_TOKEN_REVIEWS: usize = 80;
 /// The same of tokens that were good before: a flood of others takes none of their places.
-const MAX_WAITING_KNOWN_TOKEN_REVIEWS: usize = 64;
+const MAX_WAITING_KNOWN_TOKEN_REVIEWS: usize = 48;
 /// How long a token counts as good before, from its last good review on.
 const KNOWN_TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
 /// Maximum number of tokens that are remembered as good before; those used least go first.
 const MAX_KNOWN_TOKENS: u64 = 20_000;
-/// Maximum number of SubjectAccessReviews that wait to be asked: 256 reviews together.
-const MAX_WAITING_ACCESS_REVIEWS: usize = 64;
+/// Maximum number of SubjectAccessReviews that wait to be asked: 256 reviews together. Only known callers cause them, and one
+/// who begins 160 operations on as many accounts needs each account's.
+const MAX_WAITING_ACCESS_REVIEWS: usize = 128;
 /// Time limit for an answer.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 

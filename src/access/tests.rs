@@ -192,7 +192,7 @@ async fn reviews_beyond_those_that_may_wait_are_unavailable_at_once_and_rights_h
     let statuses: Vec<_> =
         answers.into_iter().map(|answer| answer.expect_err("no token is good").status()).collect();
     let unavailable = statuses.iter().filter(|status| **status == StatusCode::SERVICE_UNAVAILABLE).count();
-    assert_eq!(unavailable, 300 - 32 - 128);
+    assert_eq!(unavailable, 300 - 32 - 80);
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,7 +211,7 @@ async fn a_token_that_was_good_is_reviewed_again_beside_a_flood_of_others() {
     let asked = futures::future::join_all(tokens.iter().map(|headers| who(&access, headers)));
     let (_, again) = tokio::task::unconstrained(async { tokio::join!(asked, who(&access, &good)) }).await;
     assert_eq!(again.expect("others take no place of it").name, "ann");
-    assert_eq!(api.count(), 2 + 32 + 128);
+    assert_eq!(api.count(), 2 + 32 + 80);
 }
 
 fn front_proxy_api(authority: &Authority) -> ScriptedApi {
