@@ -333,7 +333,7 @@ impl Operations {
             body: RequestBytes::Whole(Bytes::from(request.body)),
             repeatable: !is_write || job.may_run_again,
             head_within: job.left(),
-            principal: job.principal.name.clone(),
+            caller: job.request_caller(),
             on_asked: Some(Arc::new(on_asked)),
             ..AccountRequest::new(method, request.target, class)
         }

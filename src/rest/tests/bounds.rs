@@ -155,21 +155,6 @@ async fn all_callers_share_the_requests_to_the_api_server() {
     assert!(most > 16 && most <= 64, "{most} at once");
 }
 
-#[tokio::test]
-async fn body_limit_of_callers_does_not_apply_to_replicas() {
-    let small = RestSettings { max_body_bytes: 1024, ..settings() };
-    let state = state_of(small, &[], answering(500, &Arc::default()));
-    let uids: Vec<_> = (0..1000).map(|number| format!("{number:036}")).collect();
-    let question = json!({ "uids": uids }).to_string();
-    let length = question.len();
-    let received = |body: String| PendingBody::new(HeaderMap::new(), Body::from(body), None);
-    let (read, _room) =
-        body::of_replica(&state, received(question), body::PeerBody::Message).await.expect("it is taken");
-    assert_eq!(read.len(), length);
-    let read = body::of_replica(&state, received("x".repeat(MIB)), body::PeerBody::Message).await;
-    assert_eq!(read.map(drop).expect_err("it is too large").status.as_u16(), 413);
-}
-
 /// A call from an address whose head has some 130,000 bytes, and whose body does not arrive.
 fn large_head(method: &str, path: &str, address: u8) -> Request<Body> {
     let silent = futures::stream::pending::<Result<Vec<u8>, io::Error>>();
