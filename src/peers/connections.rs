@@ -140,6 +140,7 @@ fn builder() -> Builder<TokioExecutor> {
         .max_send_buf_size(http2::SEND_BUFFER_BYTES)
         .max_concurrent_streams(0)
         .max_concurrent_reset_streams(http2::MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(http2::MAX_PENDING_RESETS)
         .keep_alive_interval(http2::PING_INTERVAL)
         .keep_alive_timeout(http2::PING_TIMEOUT)
         .keep_alive_while_idle(true);

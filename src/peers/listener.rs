@@ -177,6 +177,7 @@ fn builder() -> Builder<TokioExecutor> {
         .max_header_list_size(http2::MAX_HEAD_BYTES)
         .max_send_buf_size(http2::SEND_BUFFER_BYTES)
         .max_pending_accept_reset_streams(http2::MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(http2::MAX_PENDING_RESETS)
         .keep_alive_interval(http2::PING_INTERVAL)
         .keep_alive_timeout(http2::PING_TIMEOUT);
     builder

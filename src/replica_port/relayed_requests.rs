@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_target_is_the_cluster_s_as_it_was_written() {
-        let read = |path| uid_and_target(path).map(|(uid, target)| (uid, target.to_owned()));
+        let read = |path: &str| uid_and_target(path).map(|(uid, target)| (uid, target.to_owned()));
         let of =
             |target: &str| read(&format!("/internal/v1/accounts/u%2F1/proxy{target}")).expect("a path").1;
         for target in

@@ -113,7 +113,7 @@ fn ports(name: &str, requests: Arc<dyn ReplicaRequests>, rights: &Arc<ScriptedRi
     account.metadata.namespace = Some("ns".to_owned());
     account.metadata.uid = Some("uid".to_owned());
     account.metadata.resource_version = Some("1".to_owned());
-    accounts.seen(account);
+    accounts.show(account);
     ReplicaPorts {
         replica_id: name.into(),
         connected_agents: Arc::new(NoAgents),

@@ -4,12 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::rest::body::{self, PendingBody};
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const RUN: &str = "/armory/agent/operations";
-const MIB: usize = 1024 * 1024;
 
 /// Counts the requests to an API server, and how many ran at once.
 #[derive(Default)]
