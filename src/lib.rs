@@ -10,8 +10,7 @@
 //! | siblings | [`controller`], [`gateway`], [`hub`], [`replica_port`], [`rest`] |
 //! | services | [`operations`] |
 //! | requests | [`request_routing`] |
-//! | ports and adapters | [`access`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
-//! | no I/O | [`certificates`] |
+//! | ports and adapters | [`access`], [`certificates`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 

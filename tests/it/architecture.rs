@@ -13,8 +13,7 @@ const LAYERS: &[&[&str]] = &[
     &["controller", "gateway", "hub", "replica_port", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "connected_agents", "peers", "leases", "informers", "secrets"],
-    &["certificates"],
+    &["access", "certificates", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.
