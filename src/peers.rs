@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use crate::certificates::CertificateError;
 use crate::informers::AgentIndex;
 use client::PeerClient;
-use connections::Connections;
+use connections::PeerConnections;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
@@ -124,7 +124,7 @@ pub struct Peers {
 /// State for talking to other replicas.
 struct PeerTransport {
     tls: Arc<PeerTls>,
-    connections: Arc<Connections>,
+    connections: Arc<PeerConnections>,
     client: PeerClient,
     /// Bounds relayed requests.
     relays: Arc<Semaphore>,
@@ -140,7 +140,7 @@ struct PeerTransport {
 impl PeerTransport {
     fn new(tls: PeerTls, agents: Arc<AgentIndex>) -> Self {
         let (tls, verified) = (Arc::new(tls), Arc::<VerifiedPeers>::default());
-        let connections = Arc::new(Connections::new(Arc::clone(&tls)));
+        let connections = Arc::new(PeerConnections::new(Arc::clone(&tls)));
         Self {
             client: PeerClient::new(Arc::clone(&connections), Arc::clone(&verified)),
             relays: Arc::new(Semaphore::new(MAX_RELAYED)),

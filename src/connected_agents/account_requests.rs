@@ -245,7 +245,7 @@ mod failure_fields {
 
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Fields {
+    struct FailureFields {
         class: i32,
         retryable: bool,
         message: String,
@@ -255,11 +255,12 @@ mod failure_fields {
 
     pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
         let Failure { class, retryable, message, http_status, before_send } = failure.clone();
-        Fields { class, retryable, message, http_status, before_send }.serialize(to)
+        FailureFields { class, retryable, message, http_status, before_send }.serialize(to)
     }
 
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
-        let Fields { class, retryable, message, http_status, before_send } = Fields::deserialize(from)?;
+        let FailureFields { class, retryable, message, http_status, before_send } =
+            FailureFields::deserialize(from)?;
         Ok(Failure { class, retryable, message, http_status, before_send })
     }
 }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::connections::{CallBody, Connections, NoAnswer};
+use super::connections::{CallBody, NoAnswer, PeerConnections};
 use super::membership::Replica;
 use super::verification::VerifiedPeers;
 use kubesvc_core::ReplicaId;
@@ -70,14 +70,14 @@ pub(super) struct PeerCall {
 
 /// Calls other replicas.
 pub(super) struct PeerClient {
-    connections: Arc<Connections>,
+    connections: Arc<PeerConnections>,
     verified: Arc<VerifiedPeers>,
     slots: Semaphore,
 }
 
 impl PeerClient {
     /// Creates a client that calls over these connections, and records who has answered.
-    pub(super) fn new(connections: Arc<Connections>, verified: Arc<VerifiedPeers>) -> Self {
+    pub(super) fn new(connections: Arc<PeerConnections>, verified: Arc<VerifiedPeers>) -> Self {
         Self { connections, verified, slots: Semaphore::new(MAX_CONCURRENT_CALLS) }
     }
 

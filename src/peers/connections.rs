@@ -1,4 +1,4 @@
-//! Connections to other replicas: HTTP/2 over TLS, one for each replica, opened when it is needed. The server's certificate must
+//! PeerConnections to other replicas: HTTP/2 over TLS, one for each replica, opened when it is needed. The server's certificate must
 //! have the id of the replica, or of any replica where no object names its pod.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tracing::debug;
 
@@ -24,11 +24,13 @@ use super::tls::PeerTls;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::telemetry::errors::chain;
 
-/// Time limit for a connection to open, with its handshakes.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for a connection to open, with its handshakes: less than a question takes, so that it learns why there is none.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Number of connections over which a call is tried: one that was open may turn out to be closed.
 const MAX_ATTEMPTS: usize = 2;
 
+/// Path of the first call on a connection.
+const FIRST_CALL: &str = "/internal/v1/reach";
 /// What a replica is called of whom only the address is known.
 const UNNAMED: &str = "replica.invalid";
 
@@ -47,16 +49,24 @@ pub(super) enum NoAnswer {
 /// The id that is verified, if an object names it, and host and port.
 type ConnectionKey = (Option<String>, String);
 
-/// The connection to one replica. The lock is held while it is opened.
-type ConnectionSlot = Arc<tokio::sync::Mutex<Option<SendRequest<CallBody>>>>;
+/// The connection to one replica.
+#[derive(Default)]
+struct PeerConnection {
+    open: Option<SendRequest<CallBody>>,
+    /// When it could not be opened last, and why.
+    failed: Option<(Instant, String)>,
+}
+
+/// The lock is held while the connection is opened.
+type ConnectionSlot = Arc<tokio::sync::Mutex<PeerConnection>>;
 
 /// The connections to all replicas.
-pub(super) struct Connections {
+pub(super) struct PeerConnections {
     tls: Arc<PeerTls>,
     slots: Mutex<HashMap<ConnectionKey, ConnectionSlot>>,
 }
 
-impl Connections {
+impl PeerConnections {
     pub(super) fn new(tls: Arc<PeerTls>) -> Self {
         Self { tls, slots: Mutex::default() }
     }
@@ -85,14 +95,20 @@ impl Connections {
     async fn connection(&self, to: &Replica) -> Result<SendRequest<CallBody>, String> {
         let name = to.named.then(|| to.id.to_string());
         let slot = self.slot((name.clone(), to.calls_at.clone()));
+        let asked_at = Instant::now();
         let mut slot = slot.lock().await;
-        if let Some(open) = slot.as_ref().filter(|open| !open.is_closed()) {
+        if let Some(open) = slot.open.as_ref().filter(|open| !open.is_closed()) {
             return Ok(open.clone());
         }
+        // Those that waited meanwhile do not try one after the other.
+        if let Some((_, why)) = slot.failed.as_ref().filter(|(at, _)| *at >= asked_at) {
+            return Err(why.clone());
+        }
         let opening = timeout(CONNECT_TIMEOUT, self.open(name, &to.calls_at)).await;
-        let opened = opening.unwrap_or_else(|_| Err(format!("no connection within {CONNECT_TIMEOUT:?}")))?;
-        *slot = Some(opened.clone());
-        Ok(opened)
+        let opened = opening.unwrap_or_else(|_| Err(format!("no connection within {CONNECT_TIMEOUT:?}")));
+        slot.open = opened.as_ref().ok().cloned();
+        slot.failed = opened.as_ref().err().map(|why| (Instant::now(), why.clone()));
+        opened
     }
 
     fn slot(&self, key: ConnectionKey) -> ConnectionSlot {
@@ -100,7 +116,7 @@ impl Connections {
         if !slots.contains_key(&key) {
             // Those of replicas that are gone.
             slots.retain(|_, slot| match slot.try_lock() {
-                Ok(slot) => slot.as_ref().is_some_and(|open| !open.is_closed()),
+                Ok(slot) => slot.open.as_ref().is_some_and(|open| !open.is_closed()),
                 Err(_) => true,
             });
         }
@@ -117,7 +133,7 @@ impl Connections {
         let connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
         let stream = connecting.await.map_err(|error| chain(&error))?;
         let handshake = builder().handshake(TokioIo::new(stream));
-        let (sender, connection) = handshake.await.map_err(|error| chain(&error))?;
+        let (mut sender, connection) = handshake.await.map_err(|error| chain(&error))?;
         let distrusted = tls.distrusted.clone();
         let running = spawn_named("connection to another replica", async move {
             if let Some(Err(error)) = distrusted.run_until_cancelled(connection).await {
@@ -125,6 +141,11 @@ impl Connections {
             }
         });
         drop(running.detach());
+        // A server judges the client's certificate when the client takes the connection for open already. Once it has answered,
+        // it has taken it, and a call that is lost after that may have been executed.
+        let first = Request::get(format!("https://{address}{FIRST_CALL}")).body(CallBody::default());
+        let first = sender.send_request(first.map_err(|error| chain(&error))?).await;
+        first.map_err(|error| chain(&error))?;
         Ok(sender)
     }
 }

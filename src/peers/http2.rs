@@ -22,6 +22,6 @@ pub(super) const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum number of calls that were cancelled and are not forgotten yet.
 pub(super) const MAX_PENDING_RESETS: usize = MAX_STREAMS as usize;
 /// Interval between two pings.
-pub(super) const PING_INTERVAL: Duration = Duration::from_secs(10);
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 /// Time without an answer to a ping after which the other side counts as gone: a machine that lost power closes no connection.
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 20 });

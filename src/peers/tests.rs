@@ -117,6 +117,13 @@ async fn both_ends_prove_who_they_are_and_a_stranger_gets_nothing() {
         assert!(matches!(refused, CallError::Unreachable { .. }), "{refused}");
         assert!(peers.transport.as_ref().is_some_and(|link| !link.verified.has(&to)));
     }
+    // Nothing of a call is sent to one that does not take the caller's certificate: no write is in doubt.
+    let (peers, to) = calling(Some("other"), at, PeerTls::with_forged_certificate(&"me".into()));
+    let path = "/internal/v1/accounts/uid/proxy/";
+    let call = http::Request::post(peers.url(&to, path)).body(CallBody::default()).expect("a call");
+    let link = peers.transport.as_ref().expect("it calls");
+    let sent = link.connections.send(&to, call).await;
+    assert!(matches!(sent, Err(connections::NoAnswer::NotSent(_))), "{sent:?}");
     let refused = served.transport.as_ref().map(|link| link.refused.get());
     assert!(refused.is_some_and(|count| count > 0), "{refused:?}");
 }
@@ -157,4 +164,21 @@ async fn a_connection_that_was_closed_is_opened_again() {
     let router = axum::Router::new().route("/internal/v1/reach", axum::routing::get(answer));
     tokio::spawn(async move { next.serve(listener, router, CancellationToken::new()).await });
     assert_eq!(asked(&peers, &to).await.expect("an answer").replica_id, "next");
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_connection_fail_with_it_and_not_one_after_the_other() {
+    // It takes connections, and says nothing.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (peers, to) = calling(Some("other"), listener.local_addr().expect("an address"), tls("me"));
+    let link = peers.transport.as_ref().expect("it calls");
+    let began = Instant::now();
+    let calls = (0..20).map(|_| {
+        let call = http::Request::get(peers.url(&to, "/internal/v1/reach")).body(CallBody::default());
+        link.connections.send(&to, call.expect("a call"))
+    });
+    for sent in futures::future::join_all(calls).await {
+        assert!(matches!(sent, Err(connections::NoAnswer::NotSent(_))));
+    }
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }

@@ -226,6 +226,24 @@ impl PeerTls {
         }
     }
 
+    /// For tests: a replica that trusts the others, and shows a certificate that they do not trust.
+    pub(super) fn with_forged_certificate(replica_id: &ReplicaId) -> Self {
+        let (tls, stranger) = (Self::of_test(replica_id, false), Self::of_test(replica_id, true));
+        let files = tls.current().files.clone();
+        let now = jiff::Timestamp::now().as_second();
+        let forged = stranger.current().files.certificate(replica_id.as_str(), now);
+        let (certificate, key) = forged.expect("the id is good");
+        let shown = Arc::new(certified_key(&certificate, &key).expect("they fit"));
+        let mut trusted = RootCertStore::empty();
+        trusted.add_parsable_certificates(certificates(&files.trusted()).expect("PEM"));
+        let (server, [client, client_of_unnamed]) =
+            configs(&shown, Arc::new(trusted)).expect("they can be used");
+        let distrusted = CancellationToken::new();
+        let state = TlsState { files, server, client, client_of_unnamed, distrusted, certificate };
+        *tls.current.write() = Arc::new(state);
+        tls
+    }
+
     /// For tests: trusts another authority from now on, and no longer the former one.
     pub(super) fn replace_authority(&self) {
         let now = jiff::Timestamp::now().as_second();

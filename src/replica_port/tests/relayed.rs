@@ -200,6 +200,8 @@ struct Other {
     rights: Arc<ScriptedRights>,
     way: SocketAddr,
     cut: watch::Sender<u64>,
+    /// Holds back all bytes of the connections that are open, at both ends, as after a loss of power.
+    is_silent: watch::Sender<bool>,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -215,30 +217,38 @@ async fn other(name: &'static str, has_agent: bool) -> Other {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     tokio::spawn(async move { peers.serve(listener, router, stopped).await });
-    let (way, cut) = way_to(address, &stop).await;
-    Other { agents, rights, way, cut, _stop: stop.drop_guard() }
+    let (way, cut, is_silent) = way_to(address, &stop).await;
+    Other { agents, rights, way, cut, is_silent, _stop: stop.drop_guard() }
 }
 
-/// A proxy whose connections are all cut when the watch changes.
-async fn way_to(address: SocketAddr, stop: &CancellationToken) -> (SocketAddr, watch::Sender<u64>) {
+/// A proxy whose connections are all cut when the first watch changes, and pass nothing on while the second is set.
+async fn way_to(
+    address: SocketAddr,
+    stop: &CancellationToken,
+) -> (SocketAddr, watch::Sender<u64>, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let way = listener.local_addr().expect("an address");
     let (cut, cuts) = watch::channel(0);
+    let (is_silent, silence) = watch::channel(false);
     let stop = stop.clone();
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         while let Ok((mut near, _)) = listener.accept().await {
-            let mut cuts = cuts.clone();
+            let (mut cuts, mut silence) = (cuts.clone(), silence.clone());
             cuts.borrow_and_update();
             tokio::spawn(async move {
                 let Ok(mut far) = TcpStream::connect(address).await else { return };
-                tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                    _ = cuts.changed() => {}
+                let is_held = tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+                    _ = cuts.changed() => false,
+                    held = async { silence.wait_for(|is_silent| *is_silent).await.is_ok() } => held,
+                };
+                if is_held {
+                    std::future::pending::<()>().await;
                 }
             });
         }
     }));
-    (way, cut)
+    (way, cut, is_silent)
 }
 
 /// The router of a replica without an agent, beside these.
@@ -345,6 +355,21 @@ async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
             eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_both_replicas_when_one_loses_its_power() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let (lines, followed) = mpsc::channel(4);
+    has.agents.act(Act::Follow(followed));
+    lines.send(Bytes::from_static(b"1\n")).await.expect("it is followed");
+    let mut response = router.send("uid", get("/api/v1/pods?watch=1")).await.expect("a head");
+    assert_eq!(response.body.next().await.expect("a part").expect("a good one"), b"1\n"[..]);
+    has.is_silent.send_replace(true);
+    let next = tokio::time::timeout(Duration::from_secs(20), response.body.next()).await;
+    assert!(matches!(next, Ok(Some(Err(RequestError::Cut(_))))), "no connection was closed: {next:?}");
+    eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
 }
 
 #[tokio::test]
