@@ -24,7 +24,7 @@ use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 
 pub use callers::{CallerCounts, MAX_SHORT_OF_CALLER, ShortRequest, TooManyOfCaller};
-pub use heads::{HeldHead, TooManyHeads, UnknownHeads, head_bytes};
+pub use heads::{HeldHead, TooManyHeads, UnknownHeads, compact, head_bytes};
 pub use reviews::{AccessMode, KubeAccessReviews};
 
 /// API group of the resources that rights are given on.

@@ -49,7 +49,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::access::audit::AuditLog;
-use crate::access::{Access, CallerCounts, HeldHead, UnknownHeads, head_bytes};
+use crate::access::{Access, CallerCounts, HeldHead, UnknownHeads, compact, head_bytes};
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
@@ -126,9 +126,10 @@ impl Gateway {
     /// Answers a request.
     async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
         from: Arc<ConnectionInfo>,
     ) -> Response<Body> {
+        compact(request.headers_mut());
         let bytes = head_bytes(request.uri(), request.headers());
         let request_id = ulid::Ulid::generate().to_string();
         let (headers, method) = (request.headers().clone(), request.method().clone());
@@ -184,7 +185,8 @@ impl Gateway {
                 self.list_operations(call, &principal, &account, request.uri().query()).await
             }
             Route::Operation(account, id) => self.get_operation(call, &principal, &account, &id).await,
-            Route::Proxy(account, path) => self.proxy(request, call, principal, &account, path).await,
+            // Boxed, so that a request is small until it is known who calls.
+            Route::Proxy(account, path) => Box::pin(self.proxy(request, call, principal, &account, path)).await,
         }
         .inspect_err(|refusal| debug!(code = %refusal.code, why = refusal.message, "a call to the gateway was refused"))
     }

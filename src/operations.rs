@@ -1,10 +1,9 @@
 //! Operations on accounts: running their programs, and the records of what was done, by whom, and how it ended.
 //!
-//! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it asks
-//! its program for requests and sends them through [`AccountRequests`]. Rows are written off the critical path, except
-//! what a caller was promised: an operation nobody waits for is committed before its call is answered, and one that may
-//! run only once under its caller's id is committed before its first write. A write of an operation that has a row is
-//! recorded before it is sent, so that the row never says less than what was done.
+//! An operation is checked, entered among the known ones, and run by a task of its own, which outlives the call: it commits
+//! the operation's row, asks its program for requests, sends them through [`AccountRequests`], and commits the end before
+//! the caller is answered. The row has the id of each write that decides before that is sent, so that it never says less
+//! than what was done.
 //!
 //! | module | owns |
 //! |---|---|
@@ -13,11 +12,11 @@
 //! | [`runner`], [`job`] | the requests of one operation, and how far it is |
 //! | [`failures`] | what a request without an answer means, and whether the operation runs again; pure |
 //! | [`document_threads`] | threads for manifests that take long |
-//! | [`known_operations`] | operations that run or ran a moment ago, with their answers |
-//! | [`in_flight`], [`object_turns`] | bounds; one operation at a time for each object |
+//! | [`known_operations`] | operations that run here, and answers of those that ran a moment ago |
+//! | [`in_flight`] | room for operations: of an account, of a caller, of the replica |
 //! | [`cluster_kinds`] | kinds of the clusters of accounts |
 //! | [`records`] | what is recorded of an operation; pure |
-//! | [`row_queue`], [`pending_rows`] | the rows to be written, in batches; which ones wait is pure |
+//! | [`row_writer`], [`pending_rows`] | the rows to be written; which ones are queued is pure |
 //! | [`audit_lines`] | audit lines of refused calls and of writes |
 //! | [`caller_records`], [`record_view`] | records for callers, and results that people give |
 //! | [`settlement`] | ends of what dead replicas and former processes left open, and the purge of the history |
@@ -33,12 +32,11 @@ mod in_flight;
 mod job;
 mod known_operations;
 mod metrics;
-mod object_turns;
 mod pending_rows;
 mod record_view;
 mod records;
 mod refusal;
-mod row_queue;
+mod row_writer;
 mod runner;
 mod settlement;
 mod submission;
@@ -74,13 +72,17 @@ use job::Job;
 use known_operations::KnownOperations;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cron::CronSchedule;
-use kubesvc_core::operations::Outcome;
+use kubesvc_core::operations::{ObjectKey, Outcome};
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::limits::KeyedLimit;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
-use object_turns::ObjectTurns;
-use row_queue::RowQueue;
+use pending_rows::OperationRow;
+use row_writer::RowWriter;
 use runner::now_ms;
 
+/// Time limit for the commit of an end, for which its caller waits.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that running operations have when the replica stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -149,11 +151,12 @@ pub struct Operations {
     replicas: Arc<Replicas>,
     audit: AuditLog,
     known: KnownOperations,
-    in_flight: Arc<InFlight>,
-    turns: Arc<ObjectTurns>,
+    in_flight: InFlight,
+    /// One operation at a time for each object of an account, which has this uid.
+    turns: KeyedLimit<(String, ObjectKey)>,
     kinds: ClusterKinds,
     documents: DocumentThreads,
-    rows: RowQueue,
+    rows: RowWriter,
     metrics: Arc<OperationMetrics>,
     tasks: TaskTracker,
     is_draining: AtomicBool,
@@ -167,7 +170,7 @@ pub struct Operations {
 impl Operations {
     /// Creates the operations of this replica.
     pub fn new(settings: OperationSettings, ports: OperationPorts) -> Arc<Self> {
-        let in_flight = Arc::new(InFlight::new(ports.callers));
+        let in_flight = InFlight::new(ports.callers);
         let running = in_flight.running.clone();
         let metrics = Arc::new(OperationMetrics::new(running, settings.max_result_label));
         Arc::new_cyclic(|this| Self {
@@ -176,13 +179,13 @@ impl Operations {
             accounts: ports.accounts,
             requests: ports.requests,
             access: ports.access,
-            rows: RowQueue::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
+            rows: RowWriter::new(Arc::clone(&ports.store), Arc::clone(&metrics)),
             store: ports.store,
             replicas: ports.replicas,
             audit: ports.audit,
             known: KnownOperations::default(),
             in_flight,
-            turns: Arc::default(),
+            turns: KeyedLimit::new(1),
             kinds: ClusterKinds::default(),
             documents: DocumentThreads::default(),
             metrics,
@@ -224,8 +227,9 @@ impl Operations {
         self.begun.elapsed()
     }
 
-    /// Ends an operation that ran here.
-    fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
+    /// Ends an operation that ran here: in its row, then for those who wait. An end that cannot be committed in time is
+    /// queued.
+    async fn ended(&self, job: &Job, outcome: Outcome, before_send: bool) {
         let (record, agent) = {
             let progress = job.progress.lock();
             let answered = progress.answered.as_ref().map(|(agent, time)| (agent, *time));
@@ -268,19 +272,23 @@ impl Operations {
             before_send,
             warnings: record.warnings.clone(),
         };
-        self.rows.end(record.clone());
-        self.known.end(&record, ended, self.clock());
+        let end = OperationRow::End(Box::new(record));
+        let committing = crash_points::around(Some("operation-end"), self.rows.commit(end.clone()));
+        if !matches!(timeout(END_TIMEOUT, committing).await, Ok(Ok(_))) {
+            self.rows.queue(end);
+        }
+        self.known.end(&job.id, ended, self.clock());
     }
 }
 
 #[async_trait]
 impl OperationHistory for Operations {
     fn begun(&self, open: OpenOperation) {
-        self.rows.put(open);
+        self.rows.queue(OperationRow::Open(Box::new(open)));
     }
 
     fn ended(&self, record: OperationRecord) {
-        self.rows.end(record);
+        self.rows.queue(OperationRow::End(Box::new(record)));
     }
 
     async fn flush(&self) {

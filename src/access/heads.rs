@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderValue, Uri};
 use parking_lot::Mutex;
 
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
@@ -15,6 +15,9 @@ const MAX_HEADS_BYTES: usize = 32 * 1024 * 1024;
 const MAX_HEADS_OF_ADDRESS_BYTES: usize = 4 * 1024 * 1024;
 /// What a header costs besides its bytes, as HTTP/2 counts it.
 const HEADER_OVERHEAD_BYTES: usize = 32;
+
+/// Size up to which a value is left in the memory that it was decoded into, in bytes.
+const MAX_LOOSE_VALUE_BYTES: usize = 4 * 1024;
 
 /// Heads whose callers are not authenticated yet.
 #[derive(Debug, Default)]
@@ -70,10 +73,21 @@ impl Drop for HeldHead {
     }
 }
 
+/// Gives each large value of a head memory of its own size. The decoder of HTTP/2 leaves about twice as much to a value, and
+/// [`UnknownHeads`] counts only its bytes.
+pub fn compact(headers: &mut HeaderMap) {
+    for value in headers.values_mut().filter(|value| value.len() > MAX_LOOSE_VALUE_BYTES) {
+        if let Ok(mut own) = HeaderValue::from_bytes(value.as_bytes()) {
+            own.set_sensitive(value.is_sensitive());
+            *value = own;
+        }
+    }
+}
+
 /// Size of a request's head, in bytes.
 pub fn head_bytes(uri: &Uri, headers: &HeaderMap) -> usize {
     let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
-    let of_header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+    let of_header = |(name, value): (&http::HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES
     };
     path + headers.iter().map(of_header).sum::<usize>()
@@ -101,5 +115,18 @@ mod tests {
         drop(held);
         let taken = heads.0.lock();
         assert_eq!((taken.all, taken.of_addresses.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_large_value_leaves_the_memory_it_was_decoded_into() {
+        let decoded = hyper::body::Bytes::from(vec![b'x'; 64 * 1024]);
+        let value =
+            HeaderValue::from_maybe_shared(decoded.slice(..MAX_LOOSE_VALUE_BYTES + 1)).expect("a value");
+        let mut headers = HeaderMap::from_iter([(http::header::COOKIE, value.clone())]);
+        assert!(!decoded.is_unique());
+        compact(&mut headers);
+        assert_eq!(headers[http::header::COOKIE], value);
+        drop(value);
+        assert!(decoded.is_unique(), "nothing else holds it");
     }
 }

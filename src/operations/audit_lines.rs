@@ -65,13 +65,11 @@ impl Settlement {
     pub(super) fn of(open: &OpenOperation, recalled: &Recalled) -> Self {
         // An upgraded connection has no answer to be asked for.
         let is_stream = open.record.operation_type == "Connect" && open.last_write.is_none();
-        let (answered, how) = match (open.state, recalled) {
-            (OperationState::Received, _) => (None, "nothing was sent"),
-            (OperationState::Sent, Recalled::Answered { status, .. }) => {
-                (Some(*status), "its answer was recalled")
-            }
-            (OperationState::Sent, Recalled::Lost) if is_stream => (None, "the connection is gone"),
-            (OperationState::Sent, Recalled::Lost) => (None, "no answer decides it"),
+        let (answered, how) = match recalled {
+            Recalled::Answered { status, .. } => (Some(*status), "its answer was recalled"),
+            Recalled::Lost if open.state == OperationState::Received => (None, "nothing was sent"),
+            Recalled::Lost if is_stream => (None, "the connection is gone"),
+            Recalled::Lost => (None, "no answer decides it"),
         };
         Self { event: if is_stream { AuditEvent::StreamEnd } else { AuditEvent::Write }, answered, how }
     }

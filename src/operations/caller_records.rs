@@ -122,16 +122,12 @@ impl Operations {
     ) -> Result<(), OperationRefusal> {
         let id = result.operation_id.as_str();
         self.authorize_record(caller, "update", record).await?;
-        self.rows.flush(FLUSH_TIMEOUT).await;
-        let record = self.find_record(id).await?;
-        let record = records::settled_by_hand(record, result.status, &self.settings.replica_id, now_ms());
+        let (replica_id, record) = (&self.settings.replica_id, record.clone());
+        let record = records::settled_by_hand(record, result.status, replica_id, now_ms());
         let settled =
             crash_points::around(Some("operation-hand"), self.store.settle_operation(&record)).await;
-        let is_running = self.known.get(id).is_some_and(|known| known.is_running());
         match settled.map_err(OperationRefusal::Database)? {
             HandSettlement::Settled => {}
-            // It runs here, and has no row yet.
-            HandSettlement::NotFound if is_running => self.rows.end(record.clone()),
             HandSettlement::NotFound => return Err(OperationRefusal::NoOperation(id.to_owned())),
             HandSettlement::AlreadySettled => return Err(OperationRefusal::AlreadySettled(id.to_owned())),
         }
@@ -143,7 +139,7 @@ impl Operations {
             }),
             ..of_record(&record)
         };
-        self.known.end(&record, ended, self.clock());
+        self.known.end(id, ended, self.clock());
         self.audit.write(&AuditLine {
             operation_id: id,
             principal: Some(&caller.principal),
@@ -167,22 +163,9 @@ impl Operations {
     }
 
     async fn find_record(&self, id: &str) -> Result<OperationRecord, OperationRefusal> {
-        if let Some(known) = self.known.get(id)
-            && known.is_running()
-        {
-            return Ok(known.record);
-        }
-        let stored = self.store.operation(id).await;
-        // What has just ended may have no row yet.
-        match (stored, self.known.get(id)) {
-            (Ok(Some(stored)), known) => Ok(match known {
-                Some(known) if stored.end_time_ms.is_none() => known.record,
-                _ => stored,
-            }),
-            (_, Some(known)) => Ok(known.record),
-            (Ok(None), None) => Err(OperationRefusal::NoOperation(id.to_owned())),
-            (Err(error), None) => Err(OperationRefusal::Database(error)),
-        }
+        self.rows.flush(FLUSH_TIMEOUT).await;
+        let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
+        stored.ok_or_else(|| OperationRefusal::NoOperation(id.to_owned()))
     }
 
     async fn authorize_record(

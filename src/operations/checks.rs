@@ -59,6 +59,14 @@ pub(super) fn is_decisive(operation: &Operation, runs_once: bool, method: &str, 
     }
 }
 
+/// Whether the answer to its first write decides how an operation ends, as far as can be said before.
+pub(super) fn first_write_decides(operation: &Operation) -> bool {
+    match operation.verb() {
+        Verb::Delete(delete) => delete.label_selector.is_empty(),
+        _ => !operation.kind().reads,
+    }
+}
+
 /// What must be the same in two calls with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OperationIdentity {

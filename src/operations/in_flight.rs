@@ -1,102 +1,81 @@
 //! How many operations run: of an account, of a caller, and of the replica.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::refusal::OperationRefusal;
 use crate::access::{CallerCounts, Principal, ShortRequest, Via};
+use kubesvc_runtime::limits::KeyedLimit;
 
 /// Maximum number of operations of an account at once.
 const MAX_OF_ACCOUNT: usize = 256;
 /// Maximum number of operations of a replica at once.
 const MAX_OF_REPLICA: usize = 20_000;
 
-/// What runs.
+/// Room for operations.
 #[derive(Debug)]
 pub(super) struct InFlight {
-    counted: Mutex<OperationTotals>,
-    callers: Arc<CallerCounts>,
-    /// The number of all.
-    pub(super) running: Gauge,
-}
-
-#[derive(Debug, Default)]
-struct OperationTotals {
     /// By uid.
-    accounts: HashMap<String, usize>,
-    total: usize,
+    accounts: KeyedLimit<String>,
+    replica: Arc<Semaphore>,
+    callers: Arc<CallerCounts>,
+    /// Number of operations that run.
+    pub(super) running: Gauge,
 }
 
 /// An operation that is counted until this is dropped.
 #[derive(Debug)]
 pub(super) struct CountedOperation {
-    in_flight: Arc<InFlight>,
-    account_uid: String,
+    _of_account: OwnedSemaphorePermit,
+    _of_replica: OwnedSemaphorePermit,
     /// `None`: nobody knows whose it is.
     _of_caller: Option<ShortRequest>,
+    running: Gauge,
 }
 
 impl InFlight {
-    /// Nothing that runs. The requests of a caller are counted together with those that came another way.
+    /// Room without operations. The requests of a caller are counted together with those that came another way.
     pub(super) fn new(callers: Arc<CallerCounts>) -> Self {
-        Self { counted: Mutex::default(), callers, running: Gauge::default() }
+        Self {
+            accounts: KeyedLimit::new(MAX_OF_ACCOUNT),
+            replica: Arc::new(Semaphore::new(MAX_OF_REPLICA)),
+            callers,
+            running: Gauge::default(),
+        }
     }
 
     /// Counts an operation; the error says which bound is reached.
     pub(super) fn add(
-        self: &Arc<Self>,
+        &self,
         account_uid: &str,
         principal: &Principal,
     ) -> Result<CountedOperation, OperationRefusal> {
-        let mut counted = self.counted.lock();
-        if counted.total >= MAX_OF_REPLICA {
-            return Err(OperationRefusal::TooMany(format!(
-                "{MAX_OF_REPLICA} operations run at this replica; try again"
-            )));
-        }
-        if of(&counted.accounts, account_uid) >= MAX_OF_ACCOUNT {
-            return Err(OperationRefusal::TooMany(format!(
-                "{MAX_OF_ACCOUNT} operations of the account run; try again"
-            )));
-        }
+        let too_many = |what: String| OperationRefusal::TooMany(format!("{what}; try again"));
+        let of_replica = Arc::clone(&self.replica).try_acquire_owned();
+        let of_replica =
+            of_replica.map_err(|_| too_many(format!("{MAX_OF_REPLICA} operations run at this replica")))?;
+        let of_account = self.accounts.of(account_uid.to_owned()).try_acquire_owned();
+        let of_account =
+            of_account.map_err(|_| too_many(format!("{MAX_OF_ACCOUNT} operations of the account run")))?;
         // If callers need not be known, one count would be that of all of them, and of those who are anonymous elsewhere.
         let is_known = principal.via != Via::Nobody;
         let of_caller = is_known.then(|| self.callers.short(&principal.name)).transpose();
         let of_caller = of_caller.map_err(|error| OperationRefusal::TooMany(error.to_string()))?;
-        *counted.accounts.entry(account_uid.to_owned()).or_default() += 1;
-        counted.total += 1;
         self.running.inc();
         Ok(CountedOperation {
-            in_flight: Arc::clone(self),
-            account_uid: account_uid.to_owned(),
+            _of_account: of_account,
+            _of_replica: of_replica,
             _of_caller: of_caller,
+            running: self.running.clone(),
         })
     }
 }
 
 impl Drop for CountedOperation {
     fn drop(&mut self) {
-        let mut counted = self.in_flight.counted.lock();
-        counted.total -= 1;
-        self.in_flight.running.dec();
-        subtract(&mut counted.accounts, &self.account_uid);
-    }
-}
-
-fn of(counts: &HashMap<String, usize>, key: &str) -> usize {
-    counts.get(key).copied().unwrap_or_default()
-}
-
-fn subtract<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
+        self.running.dec();
     }
 }
 
@@ -109,7 +88,7 @@ mod tests {
     #[test]
     fn neither_a_caller_nor_an_account_uses_up_what_others_may_have() {
         let (callers, one, two) = (Arc::<CallerCounts>::default(), principal("one"), principal("two"));
-        let in_flight = Arc::new(InFlight::new(Arc::clone(&callers)));
+        let in_flight = InFlight::new(Arc::clone(&callers));
         let elsewhere: Vec<_> = (0..50).map(|_| callers.short("one").expect("room")).collect();
         let of_one: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &one).ok()).collect();
         assert_eq!(of_one.len(), MAX_SHORT_OF_CALLER - 50, "with those that came by the gateway");
@@ -118,7 +97,10 @@ mod tests {
         assert_eq!(of_one.len() + of_two.len(), MAX_OF_ACCOUNT);
         let elsewhere = in_flight.add("b", &two).expect("room for another account");
         drop((of_one, of_two, elsewhere));
-        assert!(in_flight.counted.lock().accounts.is_empty());
+        let nobody = Principal { via: Via::Nobody, ..principal("system:anonymous") };
+        let all: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &nobody).ok()).collect();
+        assert_eq!(all.len(), MAX_OF_ACCOUNT);
+        drop(all);
         let again: Vec<_> = std::iter::from_fn(|| callers.short("one").ok()).collect();
         assert_eq!(again.len(), MAX_SHORT_OF_CALLER, "nothing of it is left");
         assert_eq!(in_flight.running.get(), 0);
@@ -127,7 +109,7 @@ mod tests {
     #[test]
     fn callers_who_need_not_be_known_share_the_bounds_of_accounts_alone() {
         let callers = Arc::<CallerCounts>::default();
-        let in_flight = Arc::new(InFlight::new(Arc::clone(&callers)));
+        let in_flight = InFlight::new(Arc::clone(&callers));
         let nobody = Principal { via: Via::Nobody, ..principal("system:anonymous") };
         let all: Vec<_> = std::iter::from_fn(|| in_flight.add("a", &nobody).ok()).collect();
         assert_eq!(all.len(), MAX_OF_ACCOUNT);

@@ -52,14 +52,12 @@ pub(super) struct OperationProgress {
     pub(super) is_begun: bool,
     /// Whether such a write was sent before the one that is being sent.
     sent_before: bool,
-    /// Whether a row was made that says that a write is sent: none that says less may follow.
-    pub(super) is_recorded: bool,
+    /// Whether its row says, or is about to say, that a write is sent.
+    is_sent: bool,
     /// Whether a write was sent and is not answered.
     pub(super) write_in_flight: bool,
-    /// Whether the first write takes the caller's id for itself.
-    pub(super) claims_id: bool,
-    /// What is recorded of the operation by somebody else: another replica has taken the id, or it was settled.
-    pub(super) taken_by: Option<OperationRecord>,
+    /// Whether the id in `last_write` is that of the first write, which has yet to be sent.
+    is_reserved: bool,
     /// The last write whose answer decides.
     last_write: Option<String>,
     agent_boot_id: Option<String>,
@@ -69,22 +67,26 @@ pub(super) struct OperationProgress {
     pub(super) warnings: Vec<String>,
 }
 
+/// Maximum age of an operation whose first write is sent without a further commit. It is far below the time after which
+/// the leader calls a replica dead: what was settled as never sent must not be sent.
+const MAX_AGE_OF_RESERVED: Duration = Duration::from_secs(1);
+
 /// Maximum number of warnings of one operation.
 const MAX_WARNINGS: usize = 32;
 /// Maximum length of a warning, in characters.
 const MAX_WARNING: usize = 256;
 
 impl OperationProgress {
-    pub(super) fn new(record: OperationRecord, claims_id: bool) -> Self {
+    /// Nothing was sent yet. `reserved`: the id of the first write, if its answer decides.
+    pub(super) fn new(record: OperationRecord, reserved: Option<String>) -> Self {
         Self {
             record,
             is_begun: false,
             sent_before: false,
-            is_recorded: false,
+            is_sent: false,
             write_in_flight: false,
-            claims_id,
-            taken_by: None,
-            last_write: None,
+            is_reserved: reserved.is_some(),
+            last_write: reserved,
             agent_boot_id: None,
             answered: None,
             warnings: Vec::new(),
@@ -105,7 +107,7 @@ impl Job {
         request_caller(&self.principal, verbs.map(|verb| (*verb, AccountResource::Proxy)))
     }
 
-    /// Its open row now, which says no less than those before.
+    /// Its open row now.
     pub(super) fn open_row(&self) -> OpenOperation {
         let progress = self.progress.lock();
         self.row_of(&progress)
@@ -113,8 +115,7 @@ impl Job {
 
     fn row_of(&self, progress: &OperationProgress) -> OpenOperation {
         let open = records::open(progress.record.clone(), self.deadline_ms, self.may_run_again);
-        let is_sent = progress.is_begun || progress.is_recorded;
-        let state = if is_sent { OperationState::Sent } else { OperationState::Received };
+        let state = if progress.is_sent { OperationState::Sent } else { OperationState::Received };
         OpenOperation {
             state,
             last_write: progress.last_write.clone(),
@@ -123,28 +124,31 @@ impl Job {
         }
     }
 
-    /// Notes that a write is about to be sent. Returns the row that says so.
-    pub(super) fn begin_write(&self, request_id: &str, is_decisive: bool) -> OpenOperation {
+    /// Notes that a write is about to be sent. Returns its id, and the row that must be committed before; `None`: the one
+    /// that is there has the id.
+    pub(super) fn begin_write(&self, is_decisive: bool) -> (String, Option<OpenOperation>) {
         let mut progress = self.progress.lock();
-        progress.record.request_id = Some(request_id.to_owned());
-        progress.last_write = is_decisive.then(|| request_id.to_owned());
+        let is_young = self.started.elapsed() < MAX_AGE_OF_RESERVED;
+        let is_reserved = std::mem::take(&mut progress.is_reserved) && is_decisive && is_young;
+        let reserved = progress.last_write.take().filter(|_| is_reserved);
+        let request_id = reserved.unwrap_or_else(|| self.digest.request_id());
+        progress.record.request_id = Some(request_id.clone());
+        progress.last_write = is_decisive.then(|| request_id.clone());
         progress.agent_boot_id = None;
         progress.sent_before = progress.is_begun;
-        progress.is_recorded = true;
-        self.row_of(&progress)
+        progress.is_sent = true;
+        (request_id, (!is_reserved).then(|| self.row_of(&progress)))
     }
 
-    /// Notes that an agent is asked. Returns the row that says so, if a write is sent.
-    pub(super) fn asked(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) -> Option<OpenOperation> {
+    /// Notes that an agent is asked.
+    pub(super) fn asked(&self, agent: &AskedAgent, is_write: bool, now_ms: i64) {
         let mut progress = self.progress.lock();
         records::asked(&mut progress.record, agent, now_ms);
-        if !is_write {
-            return None;
+        if is_write {
+            progress.agent_boot_id = Some(agent.process.boot_id.to_string());
+            progress.write_in_flight = true;
+            progress.is_begun = true;
         }
-        progress.agent_boot_id = Some(agent.process.boot_id.to_string());
-        progress.write_in_flight = true;
-        progress.is_begun = true;
-        Some(self.row_of(&progress))
     }
 
     /// Id of the agent that was given the last write; empty: none was.

@@ -2,16 +2,15 @@
 //! again with the same id.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::checks::OperationIdentity;
-use super::job::Job;
-use kubesvc_core::operations::{OutcomeBody, OutcomeFailure};
-use kubesvc_store::{OperationOutcome, OperationRecord};
+use kubesvc_core::operations::{OutcomeBody, OutcomeClass, OutcomeFailure};
+use kubesvc_store::{OperationRecord, StoreError};
 
 /// Time for which the answer of an operation is kept.
 const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -37,44 +36,46 @@ pub struct EndedOperation {
     pub warnings: Vec<String>,
 }
 
-/// The end of an operation, once there is one.
-pub(super) type EndReceiver = watch::Receiver<Option<Arc<EndedOperation>>>;
+/// How far an operation is, for those who wait for it.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// Its row is being inserted.
+    Recording,
+    /// It has its row, and runs.
+    Running,
+    /// It has ended.
+    Ended(Arc<EndedOperation>),
+    /// It was not begun: its id is that of the operation with this record.
+    Taken(Box<OperationRecord>),
+    /// It was not begun: its row cannot be inserted.
+    Refused(StoreError),
+}
 
-/// Whether a row of an operation is committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FirstRow {
-    /// None is, and the operation commits the first one itself: its id may turn out to be that of another one.
-    Due,
-    /// None has to be yet. Whoever promises one commits it.
-    NotDue,
-    /// One is, here or at another replica.
-    Committed,
+/// The phases of an operation. Has no part in keeping it known.
+#[derive(Debug)]
+pub(super) struct Phases(watch::Receiver<Phase>);
+
+impl Phases {
+    /// Waits until it is decided whether the operation is begun. `None`: its replica stops.
+    pub(super) async fn decided(&mut self) -> Option<Phase> {
+        let decided = self.0.wait_for(|phase| !matches!(phase, Phase::Recording)).await;
+        decided.ok().map(|phase| phase.clone())
+    }
+
+    /// Waits for the end of the operation. `None`: its replica stops.
+    pub(super) async fn ended(&mut self) -> Option<Arc<EndedOperation>> {
+        match &*self.0.wait_for(|phase| matches!(phase, Phase::Ended(_))).await.ok()? {
+            Phase::Ended(ended) => Some(Arc::clone(ended)),
+            _ => None,
+        }
+    }
 }
 
 /// An operation that is known.
 #[derive(Clone, Debug)]
 pub(super) struct KnownOperation {
     pub(super) identity: OperationIdentity,
-    pub(super) record: OperationRecord,
-    /// Gone once its task has ended.
-    pub(super) job: Weak<Job>,
-    first_row: watch::Sender<FirstRow>,
-    end: watch::Sender<Option<Arc<EndedOperation>>>,
-}
-
-/// What is told of an operation for as long as it is known. Has no part in keeping it known.
-#[derive(Debug)]
-pub(super) struct OperationSubscription {
-    first_row: watch::Receiver<FirstRow>,
-    pub(super) end: EndReceiver,
-}
-
-impl OperationSubscription {
-    /// Waits until the operation has a row, or need not be waited for to have one. `None`: it is not known any more.
-    pub(super) async fn first_row(&mut self) -> Option<FirstRow> {
-        let decided = self.first_row.wait_for(|row| *row != FirstRow::Due).await;
-        decided.ok().map(|row| *row)
-    }
+    phase: watch::Sender<Phase>,
 }
 
 #[derive(Debug, Default)]
@@ -91,47 +92,33 @@ struct Known {
 }
 
 impl KnownOperation {
-    /// Subscribes to what is told of it.
-    pub(super) fn subscribe(&self) -> OperationSubscription {
-        OperationSubscription { first_row: self.first_row.subscribe(), end: self.end.subscribe() }
-    }
-
-    /// Its record, if it has ended.
-    pub(super) fn ended_record(&self) -> Option<OperationRecord> {
-        (!self.is_running()).then(|| self.record.clone())
+    /// Subscribes to its phases.
+    pub(super) fn subscribe(&self) -> Phases {
+        Phases(self.phase.subscribe())
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.end.borrow().is_none()
+        !matches!(&*self.phase.borrow(), Phase::Ended(_))
     }
 
-    /// Whether it has ended, and how is not known here: a person may say it, at any replica. What another replica ran is
-    /// pending if its end did not come in time.
+    /// Whether it has ended, and how is not known here: a person may say it, at any replica.
     pub(super) fn has_unknown_end(&self) -> bool {
-        let is_unknown = matches!(self.record.outcome, OperationOutcome::Unknown | OperationOutcome::Pending);
-        is_unknown && !self.is_running()
+        let is_unknown = |failure: &OutcomeFailure| failure.class == OutcomeClass::OutcomeUnknown;
+        matches!(&*self.phase.borrow(), Phase::Ended(end) if end.failure.as_ref().is_some_and(is_unknown))
     }
 }
 
 impl KnownOperations {
     /// Enters an operation, unless one with its id is known: then returns that one.
-    pub(super) fn begin(
-        &self,
-        identity: OperationIdentity,
-        record: OperationRecord,
-        first_row: FirstRow,
-        job: Weak<Job>,
-    ) -> Result<OperationSubscription, Box<KnownOperation>> {
+    pub(super) fn begin(&self, id: &str, identity: OperationIdentity) -> Result<Phases, Box<KnownOperation>> {
         let mut known = self.known.lock();
-        if let Some(one) = known.operations.get(&record.operation_id) {
+        if let Some(one) = known.operations.get(id) {
             return Err(Box::new(one.clone()));
         }
-        let id = record.operation_id.clone();
-        let (first_row, end) = (watch::Sender::new(first_row), watch::Sender::new(None));
-        let begun = KnownOperation { identity, record, job, first_row, end };
-        let subscription = begun.subscribe();
-        known.operations.insert(id, begun);
-        Ok(subscription)
+        let begun = KnownOperation { identity, phase: watch::Sender::new(Phase::Recording) };
+        let phases = begun.subscribe();
+        known.operations.insert(id.to_owned(), begun);
+        Ok(phases)
     }
 
     /// An operation with this id.
@@ -139,52 +126,33 @@ impl KnownOperations {
         self.known.lock().operations.get(id).cloned()
     }
 
-    /// Removes an operation that was not begun after all. Those who wait for its end are told that there is none.
-    pub(super) fn forget(&self, id: &str) {
-        let mut known = self.known.lock();
-        if known.operations.get(id).is_some_and(KnownOperation::is_running) {
-            known.operations.remove(id);
-        }
-    }
-
-    /// Notes that a row of an operation is committed.
+    /// Notes that an operation has its row.
     pub(super) fn recorded(&self, id: &str) {
-        if let Some(known) = self.known.lock().operations.get(id) {
-            known.first_row.send_replace(FirstRow::Committed);
+        if let Some(known) = self.get(id).filter(KnownOperation::is_running) {
+            known.phase.send_replace(Phase::Running);
         }
     }
 
-    /// Replaces what is recorded of an operation that runs.
-    pub(super) fn update(&self, record: &OperationRecord) {
-        if let Some(known) = self.known.lock().operations.get_mut(&record.operation_id)
-            && known.is_running()
-        {
-            known.record = record.clone();
+    /// Removes an operation that was not begun.
+    pub(super) fn not_begun(&self, id: &str, why: Phase) {
+        if let Some(known) = self.known.lock().operations.remove(id) {
+            known.phase.send_replace(why);
         }
     }
 
     /// Ends an operation at this time. What has ended stays as it is, but of an unknown outcome a person may know more.
     /// Returns whether this is its first end.
-    pub(super) fn end(&self, record: &OperationRecord, ended: EndedOperation, now: Duration) -> bool {
+    pub(super) fn end(&self, id: &str, ended: EndedOperation, now: Duration) -> bool {
         let mut known = self.known.lock();
-        let Some(one) = known.operations.get_mut(&record.operation_id) else { return false };
+        let Some(one) = known.operations.get(id) else { return false };
         let is_first = one.is_running();
         if !is_first && !one.has_unknown_end() {
             return false;
         }
         let size = body_size(&ended.body);
-        one.record = record.clone();
-        one.end.send_replace(Some(Arc::new(ended)));
-        one.first_row.send_if_modified(|row| {
-            let was_due = *row == FirstRow::Due;
-            if was_due {
-                // Its end is the only row that it will have.
-                *row = FirstRow::NotDue;
-            }
-            was_due
-        });
+        one.phase.send_replace(Phase::Ended(Arc::new(ended)));
         if is_first {
-            known.ended.push_back((now, record.operation_id.clone(), size));
+            known.ended.push_back((now, id.to_owned(), size));
             known.ended_bytes += size;
         }
         known.forget_old(now);
@@ -230,86 +198,75 @@ mod tests {
     use super::*;
     use crate::operations::tests::fakes::received;
 
-    fn begin_with(
-        known: &KnownOperations,
-        id: &str,
-        first_row: FirstRow,
-    ) -> Result<OperationSubscription, Box<KnownOperation>> {
+    fn begin(known: &KnownOperations, id: &str) -> Result<Phases, Box<KnownOperation>> {
         let operation = operation_from_text("account { name: \"a\" } discovery {}").expect("an operation");
-        let record = received(id, "Discovery", "a", 0);
-        known.begin(OperationIdentity::of(&operation, "u", false), record, first_row, Weak::new())
+        known.begin(id, OperationIdentity::of(&operation, "u", false))
     }
 
-    fn begin(known: &KnownOperations, id: &str) -> Result<EndReceiver, Box<KnownOperation>> {
-        begin_with(known, id, FirstRow::NotDue).map(|subscription| subscription.end)
+    fn ended(status: u16, bytes: usize) -> EndedOperation {
+        let failure = (status == 504)
+            .then(|| OutcomeFailure { class: OutcomeClass::OutcomeUnknown, message: String::new() });
+        EndedOperation {
+            status,
+            duration_ms: 1,
+            body: OutcomeBody::Text { text: "x".repeat(bytes), cut: false },
+            failure,
+            before_send: false,
+            warnings: Vec::new(),
+        }
     }
 
     fn end(known: &KnownOperations, id: &str, bytes: usize, now: u64) -> bool {
-        let record = known.get(id).expect("it is known").record;
-        let body = OutcomeBody::Text { text: "x".repeat(bytes), cut: false };
-        let ended = EndedOperation {
-            status: 200,
-            duration_ms: 1,
-            body,
-            failure: None,
-            before_send: false,
-            warnings: Vec::new(),
-        };
-        known.end(&record, ended, Duration::from_secs(now))
+        known.end(id, ended(200, bytes), Duration::from_secs(now))
+    }
+
+    fn told(phases: &mut Phases) -> Option<u16> {
+        phases.ended().now_or_never().flatten().map(|ended| ended.status)
     }
 
     #[test]
     fn an_answer_is_kept_for_ten_minutes_and_its_id_is_known_as_long() {
         let known = KnownOperations::default();
-        let ends = begin(&known, "a").expect("it is new");
-        assert!(begin(&known, "a").is_err() && ends.borrow().is_none());
+        let mut phases = begin(&known, "a").expect("it is new");
+        assert!(begin(&known, "a").is_err() && told(&mut phases).is_none());
         assert_eq!(known.running(), 1);
         assert!(end(&known, "a", 1, 0));
-        assert!(ends.borrow().is_some() && known.running() == 0);
-        assert!(begin(&known, "a").expect_err("it is known").subscribe().end.borrow().is_some());
+        assert!(told(&mut phases).is_some() && known.running() == 0);
+        assert!(told(&mut begin(&known, "a").expect_err("it is known").subscribe()).is_some());
         begin(&known, "b").expect("it is new");
         end(&known, "b", 1, 600);
         assert!(known.get("a").is_none() && known.get("b").is_some());
     }
 
     #[tokio::test]
-    async fn a_first_row_that_is_due_is_waited_for_until_it_is_committed_or_will_not_come() {
+    async fn those_who_wait_are_told_whether_an_operation_is_begun_or_why_not() {
         let known = KnownOperations::default();
-        let due = |id: &str| begin_with(&known, id, FirstRow::Due).expect("it is new");
-        let [mut committed, mut ended, mut forgotten] = ["committed", "ended", "forgotten"].map(due);
-        assert_eq!(ended.first_row().now_or_never(), None, "it is being committed");
-        known.recorded("committed");
-        end(&known, "committed", 1, 0);
-        end(&known, "ended", 1, 0);
-        known.forget("forgotten");
-        assert_eq!(committed.first_row().await, Some(FirstRow::Committed));
-        assert_eq!(ended.first_row().await, Some(FirstRow::NotDue));
-        assert_eq!(forgotten.first_row().await, None);
+        let new = |id: &str| begin(&known, id).expect("it is new");
+        let [mut begun, mut taken, mut refused] = ["begun", "taken", "refused"].map(new);
+        assert!(begun.decided().now_or_never().is_none(), "its row is being inserted");
+        known.recorded("begun");
+        known.not_begun("taken", Phase::Taken(Box::new(received("taken", "Scale", "a", 7))));
+        known.not_begun("refused", Phase::Refused(StoreError::unavailable("it is away")));
+        assert!(matches!(begun.decided().await, Some(Phase::Running)));
+        assert!(matches!(taken.decided().await, Some(Phase::Taken(record)) if record.start_time_ms == 7));
+        assert!(matches!(refused.decided().await, Some(Phase::Refused(_))));
+        assert_eq!(known.running(), 1, "what was not begun is not known");
+        assert!(end(&known, "begun", 1, 0));
+        known.recorded("begun");
+        assert_eq!(told(&mut begun), Some(200), "an end stays one");
     }
 
     #[test]
     fn a_later_end_counts_only_after_an_unknown_one() {
         let known = KnownOperations::default();
-        let ends = begin(&known, "a").expect("it is new");
-        let end = |outcome, status| {
-            let record = OperationRecord { outcome, ..known.get("a").expect("it is known").record };
-            let body = OutcomeBody::Empty;
-            let ended = EndedOperation {
-                status,
-                duration_ms: 1,
-                body,
-                failure: None,
-                before_send: false,
-                warnings: Vec::new(),
-            };
-            known.end(&record, ended, Duration::ZERO);
-            ends.borrow().as_ref().map(|ended| ended.status)
+        let mut phases = begin(&known, "a").expect("it is new");
+        let mut end = |status| {
+            known.end("a", ended(status, 0), Duration::ZERO);
+            told(&mut phases)
         };
-        assert_eq!(end(OperationOutcome::Pending, 504), Some(504), "another replica runs it");
-        assert_eq!(end(OperationOutcome::Unknown, 504), Some(504));
-        assert_eq!(end(OperationOutcome::Completed, 200), Some(200), "a person knows more");
-        assert_eq!(end(OperationOutcome::Failed, 409), Some(200), "a later word is ignored");
-        assert_eq!(known.get("a").map(|one| one.record.outcome), Some(OperationOutcome::Completed));
+        assert_eq!(end(504), Some(504));
+        assert_eq!(end(200), Some(200), "a person knows more");
+        assert_eq!(end(409), Some(200), "a later word is ignored");
     }
 
     #[test]

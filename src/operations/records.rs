@@ -143,23 +143,22 @@ pub(super) enum Recalled {
 }
 
 /// Ends an operation for a replica that does not do it any more.
-pub(super) fn settled_for_another(open: OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
-    let mut record = open.record;
+pub(super) fn settled_for_another(open: &OpenOperation, recalled: &Recalled, now_ms: i64) -> OperationRecord {
+    let mut record = open.record.clone();
     record.end_time_ms = Some(now_ms);
-    record.outcome = match (open.state, recalled) {
-        (OperationState::Received, _) => OperationOutcome::Failed,
-        (OperationState::Sent, Recalled::Answered { status, .. }) if *status < 400 => {
-            OperationOutcome::Completed
-        }
+    record.outcome = match recalled {
+        Recalled::Answered { status, .. } if *status < 400 => OperationOutcome::Completed,
         // The API server gave it up, and may go on with it.
-        (OperationState::Sent, Recalled::Answered { status: 408 | 504, .. }) => OperationOutcome::Unknown,
-        (OperationState::Sent, Recalled::Answered { .. }) => OperationOutcome::Failed,
-        (OperationState::Sent, Recalled::Lost) => OperationOutcome::Unknown,
+        Recalled::Answered { status: 408 | 504, .. } => OperationOutcome::Unknown,
+        Recalled::Answered { .. } => OperationOutcome::Failed,
+        Recalled::Lost if open.state == OperationState::Received => OperationOutcome::Failed,
+        Recalled::Lost => OperationOutcome::Unknown,
     };
     if let Recalled::Answered { status, agent } = recalled {
         // Its replica may have died before it wrote which agent it asked.
         let asked_ms = open.last_write.as_deref().and_then(time_of).unwrap_or(record.start_time_ms);
         asked(&mut record, agent, asked_ms);
+        record.request_id.clone_from(&open.last_write);
         let begun = record.sent.as_ref().map_or(asked_ms, |sent| sent.time_ms);
         record.answered = Some(AnswerRecord {
             agent_id: agent.process.agent_id.to_string(),
@@ -229,7 +228,7 @@ mod tests {
     fn what_was_never_sent_failed_and_what_nobody_answers_is_unknown() {
         let settled = |state, recalled| {
             let open = OpenOperation { state, ..open(record(), 5_000, true) };
-            settled_for_another(open, &recalled, 9_000).outcome
+            settled_for_another(&open, &recalled, 9_000).outcome
         };
         assert_eq!(settled(OperationState::Received, Recalled::Lost), OperationOutcome::Failed);
         assert_eq!(settled(OperationState::Sent, Recalled::Lost), OperationOutcome::Unknown);
@@ -242,7 +241,7 @@ mod tests {
     fn a_recalled_answer_says_which_agent_was_asked_and_when() {
         let last_write = Some(Ulid::from_parts(2_000, 0).to_string());
         let sent = OpenOperation { state: OperationState::Sent, last_write, ..open(record(), 5_000, true) };
-        let settled = settled_for_another(sent.clone(), &recalled(422), 9_000);
+        let settled = settled_for_another(&sent, &recalled(422), 9_000);
         let answered = settled.answered.expect("an answer");
         assert_eq!((answered.status, answered.duration_ms), (422, 7_000));
         assert_eq!((answered.agent_id.as_str(), answered.replica_id.as_str()), ("agent", "r-1"));
@@ -250,7 +249,7 @@ mod tests {
         assert_eq!((settled.sent, settled.processed), (stage("agent", 2_000), stage("r-1", 2_000)));
         let mut known = sent;
         asked(&mut known.record, &agent(), 1_010);
-        let settled = settled_for_another(known, &recalled(422), 9_000);
+        let settled = settled_for_another(&known, &recalled(422), 9_000);
         assert_eq!(settled.sent, stage("agent", 1_010), "its row has it");
     }
 }

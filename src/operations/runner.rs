@@ -1,5 +1,6 @@
 //! Runs a program: sends its requests, gives it their answers, and runs it again where that is safe.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,18 +9,19 @@ use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method};
 use jiff::Timestamp;
 use prost::bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::Operations;
 use super::audit_lines::AskedWrite;
-use super::checks::{OperationIdentity, is_decisive, turn};
+use super::checks::{is_decisive, turn};
 use super::failures::{
     AnswerMeaning, RunFailure, after_begun_run, ask_again, of_answer, overloaded, run_again, wait_for_agent,
 };
 use super::job::SharedJob;
-use super::row_queue::Committed;
-use super::submission::{of_record, same_record};
+use super::pending_rows::OperationRow;
+use super::submission::of_record;
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
 };
@@ -30,90 +32,64 @@ use kubesvc_core::operations::{
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
-use kubesvc_store::OperationRecord;
 
 /// Maximum number of lists of kinds that are read before a program begins.
 const MAX_KIND_READS: usize = 8;
-/// Age at which an operation is shown to other replicas although nothing was sent.
-const UNSEEN_FOR: Duration = Duration::from_secs(1);
-
 /// Time that the way to a cluster has to say that a request's time is over.
 const SEND_MARGIN: Duration = Duration::from_secs(2);
+
+/// Delay before it is recorded which agent has a write: most are answered earlier.
+const AGENT_ROW_DELAY: Duration = Duration::from_millis(100);
 
 /// How a run ended.
 enum RunEnd {
     Outcome(Outcome),
     Failure(RunFailure),
+    /// The operation was settled meanwhile, with its audit line and for those who wait.
+    Settled,
 }
+
+/// How an operation ended, and whether certainly no write of it was executed; `None`: it was settled meanwhile.
+type OperationEnd = Option<(Outcome, bool)>;
 
 impl Operations {
     /// Runs an operation to its end.
     pub(super) async fn run(self: Arc<Self>, job: SharedJob) {
-        let shown = async {
-            sleep(UNSEEN_FOR).await;
-            let (is_recorded, claims_id) = {
-                let progress = job.progress.lock();
-                (progress.is_recorded, progress.claims_id)
-            };
-            // An id that is not claimed yet may be that of another row.
-            if !is_recorded && !claims_id {
-                self.rows.put(job.open_row());
-            }
-            std::future::pending::<()>().await;
-        };
-        let (outcome, before_send) = tokio::select! {
-            ended = self.in_turn(&job) => ended,
-            () = shown => return,
-        };
-        let taken_by = job.progress.lock().taken_by.take();
-        let Some(other) = taken_by else {
-            self.ended(&job, outcome, before_send);
-            return;
-        };
-        let identity = OperationIdentity::of(&job.operation, &job.account_uid, job.dry_run);
-        if same_record(&job.id, &identity, &other).is_ok() {
-            self.known.recorded(&job.id);
-            self.follow(&job, other).await;
-        } else {
-            // Its callers look the id up again, and are refused.
-            self.known.forget(&job.id);
+        if let Some((outcome, before_send)) = self.in_turn(&job).await {
+            self.ended(&job, outcome, before_send).await;
         }
     }
 
-    /// Takes over the end of an operation that another replica runs under the same id, or that was settled.
-    async fn follow(&self, job: &SharedJob, other: OperationRecord) {
-        let record = self.last_row(&job.id, other, job.deadline).await;
-        self.known.end(&record, of_record(&record), self.clock());
-    }
-
     /// Waits for the object's turn, and runs.
-    async fn in_turn(&self, job: &SharedJob) -> (Outcome, bool) {
+    async fn in_turn(&self, job: &SharedJob) -> OperationEnd {
         let turn = match turn(&job.operation) {
             None => None,
-            Some(object) => match timeout_at(job.deadline, self.turns.take(&job.account_uid, object)).await {
-                Ok(turn) => Some(turn),
-                Err(_) => {
+            Some(object) => {
+                let turn = self.turns.of((job.account_uid.clone(), object)).acquire_owned();
+                let Ok(turn) = timeout_at(job.deadline, turn).await else {
                     let message = "other operations on the object took all of its time; nothing was done";
-                    return (Outcome::failed(504, OutcomeClass::Timeout, message), true);
-                }
-            },
+                    return Some((Outcome::failed(504, OutcomeClass::Timeout, message), true));
+                };
+                Some(turn)
+            }
         };
         let ended = self.runs(job).await;
         drop(turn);
         ended
     }
 
-    async fn runs(&self, job: &SharedJob) -> (Outcome, bool) {
+    async fn runs(&self, job: &SharedJob) -> OperationEnd {
         let (mut runs, mut waits, mut going_on) = (0, 0, None);
         loop {
             runs += 1;
             let was_begun = job.progress.lock().is_begun;
             let failure = match self.one_run(job, &mut going_on).await {
                 RunEnd::Outcome(outcome) if was_begun => {
-                    return (after_begun_run(job.operation.verb(), outcome), false);
+                    return Some((after_begun_run(job.operation.verb(), outcome), false));
                 }
-                RunEnd::Outcome(outcome) => return (outcome, false),
+                RunEnd::Outcome(outcome) => return Some((outcome, false)),
                 RunEnd::Failure(failure) => failure,
+                RunEnd::Settled => return None,
             };
             let is_begun = job.progress.lock().is_begun;
             let tries = (runs, self.settings.max_retries);
@@ -130,7 +106,7 @@ impl Operations {
                     self.metrics.reruns.inc();
                     sleep(delay).await;
                 }
-                None => return failure.into_outcome(is_begun),
+                None => return Some(failure.into_outcome(is_begun)),
             }
         }
     }
@@ -237,7 +213,7 @@ impl Operations {
         let was_begun = job.progress.lock().is_begun;
         let mut tries = 0;
         loop {
-            let answered = self.ask_once(job, request.clone()).await.map_err(RunEnd::Failure)?;
+            let answered = self.ask_once(job, request.clone()).await?;
             tries += 1;
             if answered.as_ref().is_ok_and(|answer| answer.status == 429) {
                 // Certainly nothing was executed.
@@ -278,20 +254,23 @@ impl Operations {
         &self,
         job: &SharedJob,
         request: ApiRequest,
-    ) -> Result<Result<ApiAnswer, RequestError>, RunFailure> {
+    ) -> Result<Result<ApiAnswer, RequestError>, RunEnd> {
         let is_write = !request.method.reads();
         if job.left().is_zero() {
-            return Err(RunFailure::out_of_time(false, job.progress.lock().is_begun));
+            return Err(RunEnd::Failure(RunFailure::out_of_time(false, job.progress.lock().is_begun)));
         }
         let decides =
             is_decisive(&job.operation, !job.may_run_again, request.method.as_str(), request.content_type);
-        let request = self.account_request(job, request, is_write);
-        if is_write && !self.recorded(job, &request.request_id, decides).await {
-            return Err(RunFailure::not_recorded(job.progress.lock().is_begun));
-        }
+        let is_asked = Arc::new(Notify::new());
+        let request_id = if is_write { Some(self.record_write(job, decides).await?) } else { None };
+        let request = account_request(job, request, request_id, Arc::clone(&is_asked));
         let write = is_write.then(|| AskedWrite::of(&request));
         let sending = self.requests.send(&job.account_uid, request);
-        let answered = match timeout_at(job.deadline + SEND_MARGIN, sending).await {
+        let sent = tokio::select! {
+            sent = timeout_at(job.deadline + SEND_MARGIN, sending) => sent,
+            never = self.record_agent(job, &is_asked), if is_write => match never {},
+        };
+        let answered = match sent {
             Ok(Ok(response)) => self.whole(job, response, is_write).await,
             Ok(Err(error)) => Err(error),
             Err(_) => Err(no_end(is_write)),
@@ -303,72 +282,35 @@ impl Operations {
         Ok(answered.map(|(answer, _)| answer))
     }
 
-    fn account_request(&self, job: &SharedJob, request: ApiRequest, is_write: bool) -> AccountRequest {
-        let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or_default();
-        let class = match RequestPath::read(request.target.as_bytes()) {
-            Ok(path) => path.class(method.as_str()),
-            // It is refused by the one who sends it.
-            Err(_) if is_write => RequestClass::Write,
-            Err(_) => RequestClass::Read,
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static(request.accept));
-        let product = concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(product));
-        if let Some(media) = request.content_type {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    /// Records that a write is about to be sent. Returns its id. The error: it must not be sent.
+    async fn record_write(&self, job: &SharedJob, decides: bool) -> Result<String, RunEnd> {
+        if !self.known.get(&job.id).is_some_and(|known| known.is_running()) {
+            return Err(RunEnd::Settled);
         }
-        let (operations, told) = (self.this.clone(), Arc::clone(job));
-        let on_asked = move |agent: &AskedAgent| {
-            let Some(operations) = operations.upgrade() else { return };
-            let row = told.asked(agent, is_write, now_ms());
-            operations.known.update(&told.progress.lock().record);
-            if let Some(row) = row {
-                operations.rows.put(row);
+        let (request_id, row) = job.begin_write(decides);
+        let Some(row) = row else { return Ok(request_id) };
+        let row = OperationRow::Open(Box::new(row));
+        let committing = crash_points::around(Some("operation-write"), self.rows.commit(row));
+        match timeout_at(job.deadline, committing).await {
+            Ok(Ok(None)) => Ok(request_id),
+            Ok(Ok(Some(end))) => {
+                self.known.end(&job.id, of_record(&end), self.clock());
+                Err(RunEnd::Settled)
             }
-        };
-        AccountRequest {
-            request_id: job.digest.request_id(),
-            headers,
-            body: RequestBytes::Whole(Bytes::from(request.body)),
-            repeatable: !is_write || job.may_run_again,
-            head_within: job.left(),
-            caller: job.request_caller(),
-            on_asked: Some(Arc::new(on_asked)),
-            ..AccountRequest::new(method, request.target, class)
+            Ok(Err(_)) | Err(_) => {
+                Err(RunEnd::Failure(RunFailure::not_recorded(job.progress.lock().is_begun)))
+            }
         }
     }
 
-    /// Records that a write is about to be sent. Returns false if that must be recorded before, and cannot be.
-    async fn recorded(&self, job: &SharedJob, request_id: &str, decides: bool) -> bool {
-        let row = job.begin_write(request_id, decides);
-        let claims_id = job.progress.lock().claims_id;
-        if claims_id {
-            let claiming = self.store.claim_operation(&row);
-            let claimed = crash_points::around(Some("operation-claim"), claiming).await;
-            return match claimed {
-                Ok(None) => {
-                    job.progress.lock().claims_id = false;
-                    self.rows.note_stored(&job.id);
-                    self.known.recorded(&job.id);
-                    true
-                }
-                Ok(Some(other)) => {
-                    job.progress.lock().taken_by = Some(other);
-                    false
-                }
-                Err(_) => false,
-            };
-        }
-        let Some(row) = self.rows.put_unless_stored(row) else { return true };
-        match timeout_at(job.deadline, self.rows.commit(row)).await {
-            Ok(Ok(Committed::Open)) => true,
-            // Whoever has settled it has said what was done.
-            Ok(Ok(Committed::Ended(end))) => {
-                job.progress.lock().taken_by = Some(*end);
-                false
+    /// Records which agent has a write that takes longer. Without that, the one who settles it asks all agents of the zone.
+    async fn record_agent(&self, job: &SharedJob, is_asked: &Notify) -> Infallible {
+        loop {
+            is_asked.notified().await;
+            sleep(AGENT_ROW_DELAY).await;
+            while self.rows.commit(OperationRow::Open(Box::new(job.open_row()))).await.is_err() {
+                sleep(AGENT_ROW_DELAY).await;
             }
-            Ok(Err(_)) | Err(_) => false,
         }
     }
 
@@ -424,6 +366,45 @@ impl Operations {
         job.answered(&agent, is_write, now_ms());
         let retry_after = retry_after.map(Duration::from_secs);
         Ok((ApiAnswer { status, body: read.freeze().to_vec(), retry_after }, bytes))
+    }
+}
+
+/// A request to an account. `write_id`: its id, if it writes.
+fn account_request(
+    job: &SharedJob,
+    request: ApiRequest,
+    write_id: Option<String>,
+    is_asked: Arc<Notify>,
+) -> AccountRequest {
+    let is_write = write_id.is_some();
+    let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or_default();
+    let class = match RequestPath::read(request.target.as_bytes()) {
+        Ok(path) => path.class(method.as_str()),
+        // It is refused by the one who sends it.
+        Err(_) if is_write => RequestClass::Write,
+        Err(_) => RequestClass::Read,
+    };
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static(request.accept));
+    let product = concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(product));
+    if let Some(media) = request.content_type {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    }
+    let told = Arc::clone(job);
+    let on_asked = move |agent: &AskedAgent| {
+        told.asked(agent, is_write, now_ms());
+        is_asked.notify_one();
+    };
+    AccountRequest {
+        request_id: write_id.unwrap_or_else(|| job.digest.request_id()),
+        headers,
+        body: RequestBytes::Whole(Bytes::from(request.body)),
+        repeatable: !is_write || job.may_run_again,
+        head_within: job.left(),
+        caller: job.request_caller(),
+        on_asked: Some(Arc::new(on_asked)),
+        ..AccountRequest::new(method, request.target, class)
     }
 }
 

@@ -22,7 +22,7 @@ use kubesvc_core::{AgentId, BootId, ReplicaId};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::account_projection::Projection;
-use kubesvc_store::{OpenOperation, OperationState, Overdue, StoreError};
+use kubesvc_store::{OpenOperation, Overdue, StoreError};
 
 /// Time after its deadline at which an operation is settled for its replica.
 const OVERDUE_AFTER: Duration = Duration::from_secs(5);
@@ -178,15 +178,15 @@ impl Operations {
         let now_ms = now_ms();
         let mut open = self.store.overdue_operations(overdue, MAX_READ).await?;
         open.retain(|open| {
-            // It is being ended here, later than it should be.
+            // It is ended here, later than it should be.
             let id = &open.record.operation_id;
-            self.known.get(id).is_none() && !self.rows.is_stored(id)
+            !self.known.get(id).is_some_and(|known| known.is_running()) && !self.rows.is_unended(id)
         });
         let found = open.len();
         let settled = in_turn(open).into_iter().map(|open| async move {
             let recalled = self.recalled(&open, now_ms).await?;
             let settlement = Settlement::of(&open, &recalled);
-            Some((settled_for_another(open, &recalled, now_ms), settlement))
+            Some((settled_for_another(&open, &recalled, now_ms), settlement))
         });
         let settled: Vec<_> = stream::iter(settled.collect::<Vec<_>>())
             .buffer_unordered(MAX_CONCURRENT_RECALLS)
@@ -235,9 +235,6 @@ impl Operations {
         let (Some(request_id), Some(uid)) = (&open.last_write, &open.record.account_uid) else {
             return Some(Recalled::Lost);
         };
-        if open.state == OperationState::Received {
-            return Some(Recalled::Lost);
-        }
         // Its replica may have died before it wrote which agent it asked.
         let process = open.record.sent.as_ref().zip(open.agent_boot_id.as_ref());
         let process = process.map(|(agent, boot_id)| AnsweringAgent {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use http::Method;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use ulid::Ulid;
 
@@ -17,10 +16,9 @@ use super::audit_lines::refusal_by;
 use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, OperationProgress, SharedJob};
-use super::known_operations::{FirstRow, KnownOperation, OperationSubscription};
-use super::pending_rows::OperationRowChange;
+use super::known_operations::{KnownOperation, Phase, Phases};
+use super::pending_rows::OperationRow;
 use super::records::{self, Beginning};
-use super::row_queue::Committed;
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
@@ -33,7 +31,7 @@ use kubesvc_core::operations::{
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
-use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord, StoreError};
+use kubesvc_store::{OperationOutcome, OperationRecord};
 
 /// Interval at which the row of an operation of another replica is read by those who wait for it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
@@ -44,8 +42,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why nothing is begun while the replica stops.
 const STOPS: &str = "this replica stops; try again";
-/// Why an operation is not done that was to be.
-const NOT_BEGUN: &str = "the operation was not begun; try again";
 
 /// Who calls.
 #[derive(Clone, Debug)]
@@ -79,7 +75,6 @@ struct ReadCall {
     operation: Operation,
     caller: OperationCaller,
     dry_run: bool,
-    is_waited_for: bool,
     held: Box<dyn Any + Send + Sync>,
 }
 
@@ -92,18 +87,10 @@ pub struct Submitted {
     pub ended: Option<Arc<EndedOperation>>,
 }
 
-/// The first row of an operation that nobody waits for.
-struct FirstCommit {
-    /// Whether the id is the caller's own.
-    is_callers_id: bool,
-    /// Is told what became of it: the operation that has the id already, if there is one.
-    told: oneshot::Sender<Result<Option<OperationRecord>, StoreError>>,
-}
-
 /// An operation as its call found it.
 enum FoundOperation {
     /// It runs here, or did.
-    Here(OperationSubscription),
+    Here(Phases),
     /// Another replica runs it, or it ended long ago.
     Stored(Box<OperationRecord>),
 }
@@ -161,19 +148,17 @@ impl Operations {
             Ok((operation, identity))
         });
         let (operation, identity) = reading.await.map_err(OperationRefusal::Document)?;
-        let call = ReadCall { operation, caller, dry_run, is_waited_for: wait.is_some(), held };
-        let before = if is_callers_id { self.find(&id, &identity).await? } else { None };
-        let found = match before {
-            Some(found) => found,
-            None => self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await?,
+        let call = ReadCall { operation, caller, dry_run, held };
+        let found = match self.known.get(&id) {
+            Some(known) => self.follow_known(&id, &identity, &known).await?,
+            None => match self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await {
+                // What was begun has its answer, however much has changed since.
+                Err(refusal) if is_callers_id => self.stored(&id, &identity).await?.ok_or(refusal)?,
+                begun => begun?,
+            },
         };
-        let ended = match wait {
-            None => {
-                self.until_recorded(&id, &identity, found).await?;
-                None
-            }
-            Some(wait) => self.wait(&id, &identity, found, Instant::now() + wait).await?,
-        };
+        let until = wait.map(|wait| Instant::now() + wait);
+        let ended = self.follow(&id, &identity, found, until).await?;
         Ok(Submitted { id, ended })
     }
 
@@ -218,25 +203,33 @@ impl Operations {
         Ok(self.access.authorize(principal, &access).await?)
     }
 
-    /// Finds the operation that has an id, which must be the same.
-    async fn find(
+    /// Follows an operation that runs here, or did. It must be the same.
+    async fn follow_known(
+        &self,
+        id: &str,
+        identity: &OperationIdentity,
+        known: &KnownOperation,
+    ) -> Result<FoundOperation, OperationRefusal> {
+        if known.identity != *identity {
+            return Err(OperationRefusal::AnotherOperation(id.to_owned()));
+        }
+        if known.has_unknown_end() {
+            self.read_end(id).await;
+        }
+        Ok(FoundOperation::Here(known.subscribe()))
+    }
+
+    /// Reads the operation that has an id, which must be the same.
+    async fn stored(
         &self,
         id: &str,
         identity: &OperationIdentity,
     ) -> Result<Option<FoundOperation>, OperationRefusal> {
-        if let Some(known) = self.known.get(id) {
-            let found = same(id, identity, &known)?;
-            if known.has_unknown_end() {
-                self.read_end(id).await;
-            }
-            return Ok(Some(found));
-        }
-        let stored = self.store.operation(id).await.map_err(OperationRefusal::Database)?;
-        stored
-            .map(|record| {
-                same_record(id, identity, &record).map(|()| FoundOperation::Stored(Box::new(record)))
-            })
-            .transpose()
+        let Some(record) = self.store.operation(id).await.map_err(OperationRefusal::Database)? else {
+            return Ok(None);
+        };
+        same_record(id, identity, &record)?;
+        Ok(Some(FoundOperation::Stored(Box::new(record))))
     }
 
     /// Reads how an operation ended whose end is not known here: a person may have settled it at another replica.
@@ -245,7 +238,7 @@ impl Operations {
         if let Ok(Some(record)) = self.store.operation(id).await
             && !matches!(record.outcome, OperationOutcome::Unknown | OperationOutcome::Pending)
         {
-            self.known.end(&record, of_record(&record), self.clock());
+            self.known.end(id, of_record(&record), self.clock());
         }
     }
 
@@ -283,11 +276,11 @@ impl Operations {
         });
         let limit = checks::time_limit(&call.operation, self.settings.write_time, self.settings.read_time);
         let may_run_again = may_run_again(&call.operation);
+        // The row of what may run once says that a write is sent before that is.
+        let reserved = may_run_again && checks::first_write_decides(&call.operation);
+        let reserved = reserved.then(|| digest.request_id());
         let deadline_ms =
             record.start_time_ms.saturating_add(i64::try_from(limit.as_millis()).unwrap_or(i64::MAX));
-        let is_waited_for = call.is_waited_for;
-        let claims_id = is_callers_id && !may_run_again && is_waited_for;
-        let first_row = if claims_id || !is_waited_for { FirstRow::Due } else { FirstRow::NotDue };
         let job = Arc::new(Job {
             id: id.clone(),
             account_uid: account.uid().to_owned(),
@@ -301,86 +294,50 @@ impl Operations {
             deadline_ms,
             started,
             time_of_day: OnceLock::new(),
-            progress: Mutex::new(OperationProgress::new(record.clone(), claims_id)),
+            progress: Mutex::new(OperationProgress::new(record, reserved)),
             _counted: counted,
             _held: call.held,
         });
-        let subscription = match self.known.begin(identity.clone(), record, first_row, Arc::downgrade(&job)) {
-            Ok(subscription) => subscription,
+        let phases = match self.known.begin(&id, identity.clone()) {
+            Ok(phases) => phases,
             // Of two calls at the same time the other one was faster.
-            Err(known) => return same(&id, &identity, &known),
+            Err(known) => return self.follow_known(&id, &identity, &known).await,
         };
-        let (told, committed) = oneshot::channel();
-        let first = (!is_waited_for).then_some(FirstCommit { is_callers_id, told });
         let doing = async move {
-            operations.perform(job, first).await;
+            operations.perform(job).await;
             drop(running);
         };
         drop(spawn_named("operation", doing).detach());
-        if is_waited_for {
-            return Ok(FoundOperation::Here(subscription));
-        }
-        let Ok(committed) = committed.await else {
-            return Err(OperationRefusal::Unavailable(NOT_BEGUN));
-        };
-        match committed.map_err(OperationRefusal::Database)? {
-            None => Ok(FoundOperation::Here(subscription)),
-            Some(other) => {
-                same_record(&id, &identity, &other)?;
-                Ok(FoundOperation::Stored(Box::new(other)))
-            }
-        }
+        Ok(FoundOperation::Here(phases))
     }
 
-    /// Does an operation: commits its first row, if that was promised, and runs it. A panic is an end too: without one, its
-    /// id would be that of an operation that runs for ever.
-    async fn perform(self: Arc<Self>, job: SharedJob, first: Option<FirstCommit>) {
+    /// Does an operation: commits its row and runs it. A panic is an end too: without one, its id would be that of an
+    /// operation that runs for ever.
+    async fn perform(self: Arc<Self>, job: SharedJob) {
         let doing = Box::pin(async {
-            if let Some(first) = first
-                && !self.commit_first(&job, first).await
-            {
-                return;
+            if self.insert_row(&job).await {
+                Arc::clone(&self).run(Arc::clone(&job)).await;
             }
-            Arc::clone(&self).run(Arc::clone(&job)).await;
         });
         let Err(panic) = AssertUnwindSafe(doing).catch_unwind().await else { return };
         let is_begun = job.progress.lock().is_begun;
         let (outcome, before_send) = RunFailure::panicked(is_begun).into_outcome(is_begun);
-        self.ended(&job, outcome, before_send);
+        self.ended(&job, outcome, before_send).await;
         resume_unwind(panic);
     }
 
-    /// Commits the first row of an operation, and tells its caller what became of that. Returns whether it is to run.
-    async fn commit_first(&self, job: &Job, first: FirstCommit) -> bool {
-        let committed = self.commit_received(job.open_row(), first.is_callers_id).await;
-        let is_to_run = matches!(committed, Ok(None));
-        if is_to_run {
-            self.known.recorded(&job.id);
-        } else {
-            self.known.forget(&job.id);
+    /// Commits the row of an operation. Returns whether it is begun: without its row it is not, and those who wait for it
+    /// are told why.
+    async fn insert_row(&self, job: &Job) -> bool {
+        let row = OperationRow::Begun(Box::new(job.open_row()));
+        let inserted = crash_points::around(Some("operation-insert"), self.rows.commit(row)).await;
+        let is_begun = matches!(inserted, Ok(None));
+        match inserted {
+            Ok(None) => self.known.recorded(&job.id),
+            Ok(Some(other)) => self.known.not_begun(&job.id, Phase::Taken(Box::new(other))),
+            Err(error) => self.known.not_begun(&job.id, Phase::Refused(error)),
         }
-        // The caller may have hung up.
-        let _ = first.told.send(committed);
-        is_to_run
-    }
-
-    /// Commits that an operation was received. Returns the operation that has its id already.
-    async fn commit_received(
-        &self,
-        row: OpenOperation,
-        is_callers_id: bool,
-    ) -> Result<Option<OperationRecord>, StoreError> {
-        if !is_callers_id {
-            return Ok(match self.rows.commit(row).await? {
-                Committed::Open => None,
-                Committed::Ended(end) => Some(*end),
-            });
-        }
-        let claimed = crash_points::around(Some("operation-claim"), self.store.claim_operation(&row)).await?;
-        if claimed.is_none() {
-            self.rows.note_stored(&row.record.operation_id);
-        }
-        Ok(claimed)
+        is_begun
     }
 
     /// Refuses an account that takes no requests, and one whose agents take none.
@@ -404,85 +361,43 @@ impl Operations {
         }
     }
 
-    /// Waits until a row of an operation is committed. The error: none can be now, or its id turns out to be that of
-    /// another one.
-    async fn until_recorded(
-        &self,
-        id: &str,
-        identity: &OperationIdentity,
-        mut found: FoundOperation,
-    ) -> Result<(), OperationRefusal> {
-        while let FoundOperation::Here(mut subscription) = found {
-            match subscription.first_row().await {
-                Some(FirstRow::Committed) => return Ok(()),
-                Some(_) => self.commit_row(id).await?,
-                // It was not begun after all.
-                None => {}
-            }
-            found = self.find(id, identity).await?.ok_or(OperationRefusal::Unavailable(NOT_BEGUN))?;
-        }
-        Ok(())
-    }
-
-    /// Commits a row of an operation of which none is due: its end, if it has ended.
-    async fn commit_row(&self, id: &str) -> Result<(), OperationRefusal> {
-        let known = self.known.get(id).map(|known| (known.ended_record(), known.job.upgrade()));
-        let committed = match known {
-            Some((Some(end), _)) => {
-                self.rows.commit_change(id, || OperationRowChange::End(Box::new(end))).await
-            }
-            Some((None, Some(job))) => {
-                self.rows.commit_change(id, || OperationRowChange::Open(Box::new(job.open_row()))).await
-            }
-            Some((None, None)) => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
-            // It is not known any more.
-            None => return Ok(()),
-        };
-        committed.map_err(OperationRefusal::Database)?;
-        self.known.recorded(id);
-        Ok(())
-    }
-
-    /// Waits for the end of an operation. The error: its id turns out to be that of another one.
-    async fn wait(
+    /// Waits until an operation has its row, or for its end until a time. The error: it was not begun, or its id turns out
+    /// to be that of another one.
+    async fn follow(
         &self,
         id: &str,
         identity: &OperationIdentity,
         found: FoundOperation,
-        until: Instant,
+        until: Option<Instant>,
     ) -> Result<Option<Arc<EndedOperation>>, OperationRefusal> {
-        let mut ends = match found {
-            FoundOperation::Here(subscription) => subscription.end,
-            FoundOperation::Stored(record) => return Ok(self.wait_for_row(id, *record, until).await),
+        let record = match found {
+            FoundOperation::Stored(record) => record,
+            FoundOperation::Here(mut phases) => match phases.decided().await {
+                Some(Phase::Taken(record)) => {
+                    same_record(id, identity, &record)?;
+                    record
+                }
+                Some(Phase::Refused(error)) => return Err(OperationRefusal::Database(error)),
+                Some(_) => {
+                    let Some(until) = until else { return Ok(None) };
+                    return Ok(self.wait(id, phases, until).await);
+                }
+                None => return Err(OperationRefusal::Unavailable(STOPS)),
+            },
         };
+        let Some(until) = until else { return Ok(None) };
+        Ok(self.wait_for_row(id, *record, until).await)
+    }
+
+    /// Waits for the end of an operation that runs here.
+    async fn wait(&self, id: &str, mut phases: Phases, until: Instant) -> Option<Arc<EndedOperation>> {
         loop {
             let look_at = until.min(Instant::now() + SETTLED_INTERVAL);
-            let ended = match timeout_at(look_at, ends.wait_for(Option::is_some)).await {
-                Ok(Ok(ended)) => Some(ended.clone()),
-                Ok(Err(_)) => None,
-                Err(_) => Some(None),
-            };
-            let Some(ended) = ended else {
-                // It was not begun after all: another replica may have taken the id, or it could not be recorded.
-                match self.find(id, identity).await? {
-                    Some(FoundOperation::Stored(record)) => {
-                        return Ok(self.wait_for_row(id, *record, until).await);
-                    }
-                    Some(FoundOperation::Here(subscription)) => ends = subscription.end,
-                    None => return Err(OperationRefusal::Unavailable(NOT_BEGUN)),
-                }
-                continue;
-            };
-            if ended.is_some() || look_at == until {
-                return Ok(ended);
-            }
-            // A person may have settled it at another replica.
-            if let Ok(Some(record)) = self.store.operation(id).await
-                && record.outcome != OperationOutcome::Pending
-            {
-                let ended = of_record(&record);
-                self.known.end(&record, ended.clone(), self.clock());
-                return Ok(Some(Arc::new(ended)));
+            match timeout_at(look_at, phases.ended()).await {
+                Ok(ended) => return ended,
+                Err(_) if look_at == until => return None,
+                // A person may have settled it at another replica.
+                Err(_) => self.read_end(id).await,
             }
         }
     }
@@ -491,28 +406,16 @@ impl Operations {
     async fn wait_for_row(
         &self,
         id: &str,
-        record: OperationRecord,
-        until: Instant,
-    ) -> Option<Arc<EndedOperation>> {
-        let record = self.last_row(id, record, until).await;
-        (record.outcome != OperationOutcome::Pending).then(|| Arc::new(of_record(&record)))
-    }
-
-    /// Reads the row of an operation that runs at another replica until it has ended, or the time is over. Returns the row
-    /// that was read last.
-    pub(super) async fn last_row(
-        &self,
-        id: &str,
         mut record: OperationRecord,
         until: Instant,
-    ) -> OperationRecord {
+    ) -> Option<Arc<EndedOperation>> {
         while record.outcome == OperationOutcome::Pending && Instant::now() + FOLLOW_INTERVAL < until {
             sleep(FOLLOW_INTERVAL).await;
             if let Ok(Some(now)) = self.store.operation(id).await {
                 record = now;
             }
         }
-        record
+        (record.outcome != OperationOutcome::Pending).then(|| Arc::new(of_record(&record)))
     }
 }
 
@@ -528,19 +431,8 @@ fn may_run_again(operation: &Operation) -> bool {
     operation.may_run_again(ApplyMode::of(operation, &ApplySettings::default()))
 }
 
-fn same(
-    id: &str,
-    identity: &OperationIdentity,
-    known: &KnownOperation,
-) -> Result<FoundOperation, OperationRefusal> {
-    if known.identity == *identity {
-        return Ok(FoundOperation::Here(known.subscribe()));
-    }
-    Err(OperationRefusal::AnotherOperation(id.to_owned()))
-}
-
 /// Checks that an operation is the one that is recorded under its id. A row without a uid has any account of its name.
-pub(super) fn same_record(
+fn same_record(
     id: &str,
     identity: &OperationIdentity,
     record: &OperationRecord,

@@ -166,13 +166,6 @@ impl kubesvc_store::OperationStore for NoStore {
         Ok(Vec::new())
     }
 
-    async fn claim_operation(
-        &self,
-        _: &kubesvc_store::OpenOperation,
-    ) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
-        Ok(None)
-    }
-
     async fn operation(&self, _: &str) -> Result<Option<kubesvc_store::OperationRecord>, StoreError> {
         Ok(None)
     }

@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use crate::world::{MAX_WAIT, Operator};
 use kubesvc_testkit::wait::try_eventually;
 
-/// Waits until a replica has written all rows of operations: those of calls that waited for the end come after the answer.
+/// Waits until a replica has written all rows that nobody waits for: those of requests to the account's API.
 async fn until_written(replica: &Operator) -> Result<(), String> {
     try_eventually("written rows", MAX_WAIT, async || {
         let rows = replica.metric("kubesvc_operations_rows_waiting").await?;
@@ -39,12 +39,17 @@ async fn until_written(replica: &Operator) -> Result<(), String> {
 
 /// An operation that creates a ConfigMap on the account `prod`.
 fn creates_map(namespace: &str, name: &str) -> Value {
+    deploys_map(namespace, name, "CREATE")
+}
+
+/// An operation that deploys a ConfigMap on the account `prod`.
+fn deploys_map(namespace: &str, name: &str, mode: &str) -> Value {
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": name, "namespace": namespace}, "data": {"key": "1"},
     });
     // JSON's escapes are those of the text format.
     let data = Value::String(object.to_string());
-    let deploy = format!("deploy {{ manifest {{ data: {data} }} mode: CREATE }}");
+    let deploy = format!("deploy {{ manifest {{ data: {data} }} mode: {mode} }}");
     json!({"operation": format!("account {{ name: \"prod\" }} {deploy}")})
 }

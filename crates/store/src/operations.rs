@@ -6,6 +6,8 @@
 //!
 //! `rows` has the tables, and what a row holds.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 
 use super::dialect::Dialect;
@@ -26,7 +28,9 @@ pub const MAX_OPERATIONS: usize = 1_000;
 /// What happened to operations, written in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OperationChanges {
-    /// Open operations, new or changed; none of them in `ends`. One that has ended is left out.
+    /// New operations. One whose id another operation has is left out.
+    pub begun: Vec<OpenOperation>,
+    /// Open operations, new or changed. One that has ended is left out.
     pub open: Vec<OpenOperation>,
     /// Operations that ended. Of one that has ended before, the former end stays.
     pub ends: Vec<OperationRecord>,
@@ -65,13 +69,9 @@ pub enum Overdue {
 /// The operations of all accounts. Each method that writes is one transaction.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns the ends of those open ones that were
-    /// left out.
+    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns what is recorded instead of those that
+    /// were left out.
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError>;
-
-    /// Writes the row of an open operation, unless an operation with its id is there already. Returns the record of that
-    /// one.
-    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError>;
 
     /// One operation, open or ended.
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError>;
@@ -118,16 +118,11 @@ pub trait OperationStore: Send + Sync {
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
     async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
-        if changes.open.is_empty() && changes.ends.is_empty() {
+        if *changes == OperationChanges::default() {
             return Ok(Vec::new());
         }
         rows::check(changes)?;
         self.transact(&WriteOperations(changes)).await
-    }
-
-    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
-        rows::check_records(std::slice::from_ref(&open.record))?;
-        self.transact(&Claim(open)).await
     }
 
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
@@ -248,49 +243,49 @@ impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
     type Answer = Vec<OperationRecord>;
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
-        let open = rows::sorted_open(&self.0.open);
+        let (begun, open) = (rows::sorted_open(&self.0.begun), rows::sorted_open(&self.0.open));
+        for piece in session.dialect.pieces(&begun, |open| rows::weight(&open.record)) {
+            session.execute(rows::insert_open(piece)).await?;
+        }
         for piece in session.dialect.pieces(&open, |open| rows::weight(&open.record)) {
             session.execute(rows::put_open(piece)).await?;
         }
         let ends = rows::sorted(&self.0.ends);
         delete_open(session, &ends).await?;
         insert_history(session, &ends).await?;
-        // A person or the leader may have settled one that its replica still runs. Last, when the open rows are locked:
-        // whoever ended one before has committed that, and whoever does it later finds its row.
-        let mut left_out = Vec::new();
-        for piece in session.dialect.pieces(&open, |_| 0) {
-            let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
-            let ended = rows::select(&HISTORY).text(" WHERE operation_id ").one_of(&ids);
-            left_out.extend(session.all(ended, rows::read_record::<D>).await?);
-        }
-        delete_open(session, &left_out.iter().collect::<Vec<_>>()).await?;
+        // Last, when the open rows are locked: one that ended an operation before, or took its id, has committed that, and
+        // one that does it later finds its row.
+        let written: Vec<_> = begun.iter().chain(&open).copied().collect();
+        let mut left_out = recorded(session, &written).await?;
+        let own: HashSet<_> = written.iter().map(|open| begin(&open.record)).collect();
+        left_out.retain(|there| there.outcome != OperationOutcome::Pending || !own.contains(&begin(there)));
+        // A person or the leader may have settled one that its replica still runs.
+        let ended = left_out.iter().filter(|there| there.outcome != OperationOutcome::Pending);
+        delete_open(session, &ended.collect::<Vec<_>>()).await?;
         Ok(left_out)
     }
 }
 
-/// Takes an id for an operation.
-struct Claim<'o>(&'o OpenOperation);
+/// What tells an operation from another one with its id: which replica received it, and when.
+fn begin(record: &OperationRecord) -> (&str, Option<(&str, i64)>, i64) {
+    let received = record.received.as_ref().map(|stage| (stage.id.as_str(), stage.time_ms));
+    (&record.operation_id, received, record.start_time_ms)
+}
 
-impl<D: Dialect> Transaction<D> for Claim<'_> {
-    type Answer = Option<OperationRecord>;
-
-    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Option<OperationRecord>, StoreError> {
-        let (own, id) = (&self.0.record, self.0.record.operation_id.as_str());
-        // First, so that it waits for another transaction with the same id and everything after sees what that wrote.
-        session.execute(rows::insert_open(self.0)).await?;
-        let ended = rows::select(&HISTORY).text(" WHERE operation_id = ?").bind(id);
-        if let Some(ended) = session.all(ended, rows::read_record::<D>).await?.pop() {
-            let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?");
-            session.execute(delete.bind(id)).await?;
-            return Ok(Some(ended));
-        }
-        let there = rows::select(&OPEN).text(" WHERE operation_id = ?").bind(id);
-        let there = session.all(there, rows::read_record::<D>).await?.pop();
-        let is_own = |there: &OperationRecord| {
-            there.received == own.received && there.start_time_ms == own.start_time_ms
-        };
-        Ok(there.filter(|there| !is_own(there)))
+/// What is recorded under the ids of these operations, in both tables.
+async fn recorded<D: Dialect>(
+    session: &mut SqlSession<'_, D>,
+    open: &[&OpenOperation],
+) -> Result<Vec<OperationRecord>, StoreError> {
+    let mut records = Vec::new();
+    for piece in session.dialect.pieces(open, |_| 0) {
+        let ids: Vec<&str> = piece.iter().map(|open| open.record.operation_id.as_str()).collect();
+        let select = rows::select(&HISTORY).text(" WHERE operation_id ").one_of(&ids);
+        let columns = rows::record_columns_of(&OPEN);
+        let union = format!(" UNION ALL SELECT {columns} FROM {} WHERE operation_id ", OPEN.name);
+        records.extend(session.all(select.text(&union).one_of(&ids), rows::read_record::<D>).await?);
     }
+    Ok(records)
 }
 
 async fn delete_open<D: Dialect>(

@@ -234,7 +234,7 @@ pub(crate) struct MemoryRows {
     pub(crate) history: Mutex<BTreeMap<String, OperationRecord>>,
     pub(crate) is_away: AtomicBool,
     pub(crate) writes: AtomicU64,
-    /// Time that the next write or claim takes.
+    /// Time that the next write takes.
     pub(crate) next_takes: Mutex<Duration>,
 }
 
@@ -263,6 +263,15 @@ impl OperationStore for MemoryRows {
         self.pass_time().await?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         let mut left_out = Vec::new();
+        for open in &changes.begun {
+            let id = &open.record.operation_id;
+            let there = self.history.lock().get(id).cloned();
+            let there = there.or_else(|| self.open.lock().get(id).map(|open| open.record.clone()));
+            if there.is_none() {
+                self.open.lock().insert(id.clone(), open.clone());
+            }
+            left_out.extend(there);
+        }
         for open in &changes.open {
             let id = &open.record.operation_id;
             let ended = self.history.lock().get(id).cloned();
@@ -273,17 +282,6 @@ impl OperationStore for MemoryRows {
         }
         changes.ends.iter().for_each(|record| self.finish(record));
         Ok(left_out)
-    }
-
-    async fn claim_operation(&self, open: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
-        self.pass_time().await?;
-        let id = &open.record.operation_id;
-        let there = self.history.lock().get(id).cloned();
-        let there = there.or_else(|| self.open.lock().get(id).map(|open| open.record.clone()));
-        if there.is_none() {
-            self.open.lock().insert(id.clone(), open.clone());
-        }
-        Ok(there)
     }
 
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {

@@ -177,7 +177,7 @@ async fn of_two_operations_with_the_same_id_at_two_replicas_at_the_same_time_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_that_waits_for_its_turn_takes_no_row_from_another_one_with_its_id() {
+async fn an_operation_that_waits_for_its_turn_has_its_id_already() {
     let rows = Arc::<MemoryRows>::default();
     let [here, there] = ["r-0", "r-1"].map(|id| {
         let cluster = ScriptedCluster::waiting(|_, _| std::future::pending::<Answered>().boxed());
@@ -186,15 +186,14 @@ async fn an_operation_that_waits_for_its_turn_takes_no_row_from_another_one_with
     let short = |call: OperationCall| OperationCall { wait: Some(Duration::ZERO), ..call };
     there.submit(short(call(&scale()))).await.expect("it is begun");
     there.submit(short(repeated(&json_patch("web"), "x"))).await.expect("it waits for its turn");
-    here.submit(short(repeated(&json_patch("web"), "x"))).await.expect("it is begun");
-    while here.cluster.lines().is_empty() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    // Longer than what runs goes without a row.
+    here.submit(short(repeated(&json_patch("web"), "x"))).await.expect("it is known");
+    let refused = here.submit(short(repeated(&json_patch("api"), "x"))).await.expect_err("another object");
+    assert_eq!(refused.status(), 409);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let open = rows.open.lock().get(&checks::derived_id("uid-a", "alice", "x")).cloned().expect("it runs");
-    assert_eq!(open.record.received.map(|stage| stage.id).as_deref(), Some("r-0"));
-    assert_eq!(open.state, OperationState::Sent);
+    let open = rows.open.lock().get(&checks::derived_id("uid-a", "alice", "x")).cloned().expect("it waits");
+    assert_eq!(open.record.received.map(|stage| stage.id).as_deref(), Some("r-1"));
+    assert_eq!(open.state, OperationState::Received);
+    assert_eq!(here.cluster.lines(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,8 +205,15 @@ async fn without_the_database_an_id_of_the_callers_own_is_not_taken() {
     let no_wait = OperationCall { wait: None, ..call(&scale()) };
     assert_eq!(replica.submit(no_wait).await.expect_err("its row is needed").status().as_u16(), 503);
     assert!(replica.cluster.lines().is_empty());
-    assert_eq!(replica.run(&scale()).await.status, 200, "what needs no row is done");
+    let refused = replica.submit(call(&scale())).await.expect_err("its row is needed");
+    assert_eq!(refused.status().as_u16(), 503);
+    assert!(replica.cluster.lines().is_empty());
+    let get = call(&format!("get {{ {WEB} }}"));
+    assert_eq!(replica.submit(get).await.expect_err("its row is needed").status().as_u16(), 503);
+    assert!(replica.cluster.lines().is_empty());
     assert_eq!(replica.operations.known.running(), 0);
+    let refusals = ["Scale a 503", "Scale a 503", "Scale a 503", "Get a 503"];
+    assert_eq!(replica.audit.refusals(), refusals);
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,7 +252,7 @@ async fn a_call_with_the_id_of_one_that_has_ended_is_answered_once_its_end_is_re
     replica.submit(repeated(&scale(), "x")).await.expect("it is begun").ended.expect("it ended");
     let id = replica.submit(unawaited(&scale(), "x")).await.expect("it is known").id;
     assert!(replica.rows.history.lock().contains_key(&id));
-    assert_eq!(replica.rows.writes.load(Ordering::Relaxed), 1);
+    assert_eq!(replica.rows.writes.load(Ordering::Relaxed), 2, "of the first call");
 }
 
 #[tokio::test(start_paused = true)]

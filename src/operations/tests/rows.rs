@@ -11,10 +11,19 @@ fn no_wait(verb: &str) -> OperationCall {
     OperationCall { wait: None, ..call(verb) }
 }
 
-/// A deploy, which reads before it writes.
+/// A deploy, which reads before it writes, and may run twice.
 fn deploy() -> String {
+    deploy_by("APPLY")
+}
+
+/// A deploy, which reads before it writes, and may run only once.
+fn deploy_once() -> String {
+    deploy_by("RECREATE")
+}
+
+fn deploy_by(mode: &str) -> String {
     let data = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\", \\\"namespace\\\": \\\"n\\\"}}";
-    format!("deploy {{ manifest {{ data: \"{data}\" }} }}")
+    format!("deploy {{ manifest {{ data: \"{data}\" }} mode: {mode} }}")
 }
 
 /// Waits until nothing runs at a replica.
@@ -34,14 +43,16 @@ async fn until_open(replica: &Replica, id: &str, holds: impl Fn(&OpenOperation) 
     }
 }
 
-/// A replica that is writing the end of an operation, and the operation's id.
+/// A replica that is writing the end of an operation whose caller has its answer, and the operation's id.
 async fn writing_an_end() -> (Replica, String) {
-    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
-    *replica.rows.next_takes.lock() = Duration::from_millis(300);
+    let rows = Arc::<MemoryRows>::default();
+    let slow = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, _| {
+        *slow.next_takes.lock() = 2 * END_TIMEOUT;
+        done()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
     let id = replica.submit(call(&scale())).await.expect("it is begun").id;
-    while replica.operations.rows.len() > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
     assert!(replica.rows.history.lock().is_empty(), "its end is being written");
     (replica, id)
 }
@@ -66,7 +77,7 @@ async fn an_operation_whose_caller_hangs_up_before_its_row_is_committed_is_done(
     let record =
         timeout(MINUTE, replica.history(&checks::derived_id("uid-a", "alice", "x"))).await.expect("it ends");
     assert_eq!(record.outcome, OperationOutcome::Completed);
-    assert_eq!(replica.operations.known.running(), 0);
+    until_idle(&replica).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,7 +111,7 @@ async fn a_row_that_says_that_a_write_is_sent_is_replaced_by_none_that_says_less
         .boxed()
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = replica.submit(no_wait(&deploy_once())).await.expect("it is begun").id;
     // The row of another operation holds up what is recorded next.
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
     replica.submit(no_wait(&scale())).await.expect("it is begun");
@@ -113,24 +124,146 @@ fn repeated(verb: &str, wait: Option<Duration>) -> OperationCall {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_with_the_id_of_one_without_a_row_commits_one_that_says_how_far_it_is() {
+async fn the_row_of_an_operation_says_how_far_it_is_whether_or_not_it_is_waited_for() {
     for (verb, state, process) in
         [(deploy(), OperationState::Received, None), (scale(), OperationState::Sent, Some("boot"))]
     {
         let replica = Replica::new(never());
-        replica.submit(repeated(&verb, Some(Duration::ZERO))).await.expect("it is begun");
+        let id = replica.submit(repeated(&verb, Some(Duration::ZERO))).await.expect("it is begun").id;
+        assert!(replica.rows.open.lock().contains_key(&id), "{verb}");
         while replica.cluster.asked().is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(replica.rows.open.lock().is_empty(), "none was promised: {verb}");
-        let id = replica.submit(repeated(&verb, None)).await.expect("it is known").id;
-        let open = replica.rows.open.lock().get(&id).cloned().expect(&verb);
-        assert_eq!((open.state, open.agent_boot_id.as_deref()), (state, process), "{verb}");
+        let as_expected =
+            |open: &OpenOperation| (open.state, open.agent_boot_id.as_deref()) == (state, process);
+        let open = timeout(MINUTE, until_open(&replica, &id, as_expected)).await.expect(&verb);
+        assert_eq!(replica.submit(repeated(&verb, None)).await.expect("it is known").id, id);
+        assert_eq!(replica.rows.open.lock().get(&id), Some(&open), "{verb}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_with_the_id_of_one_that_is_about_to_write_commits_a_row_that_says_so() {
+async fn a_read_has_its_row_before_its_first_request_too() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, _| {
+        let states: Vec<_> =
+            seen.open.lock().values().map(|open| (open.state, open.last_write.clone())).collect();
+        assert_eq!(states, [(OperationState::Received, None)]);
+        done()
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    let id = replica.submit(call(&format!("get {{ {WEB} }}"))).await.expect("it is begun").id;
+    let outcome = replica.rows.history.lock().get(&id).map(|record| record.outcome);
+    assert_eq!(outcome, Some(OperationOutcome::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_is_committed_as_often_as_its_outcome_needs() {
+    let delete_one = format!("delete {{ {WEB} }}");
+    let json_patch = format!("patch {{ {WEB} type: JSON body {{ data: \"[]\" }} }}");
+    for (verb, commits) in [
+        (scale(), 2),
+        (deploy(), 2),
+        (format!("restart_rollout {{ {WEB} }}"), 2),
+        (format!("get {{ {WEB} }}"), 2),
+        (json_patch, 3),
+        (deploy_once(), 3),
+        (deploy_by("CREATE"), 3),
+        (delete_one, 2),
+        (delete_two(), 4),
+    ] {
+        let replica = Replica::new(ScriptedCluster::new(|_, asked| match asked.line.as_str() {
+            line if line.contains("labelSelector") || line.contains("/deployments/a") => {
+                of_two_objects(asked)
+            }
+            line if line.contains("/deployments/b") => of_two_objects(asked),
+            line if line.starts_with("GET") && line.contains("configmaps") => Ok((404, json!({}))),
+            line if line.starts_with("POST") => Ok((201, json!({}))),
+            _ => done(),
+        }));
+        let submitted = timeout(MINUTE, replica.submit(call(&verb))).await.expect(&verb).expect(&verb);
+        assert!(submitted.ended.expect("it ended").status < 500, "{verb}: {:?}", replica.cluster.lines());
+        assert_eq!(replica.rows.writes.load(Ordering::Relaxed), commits, "{verb}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_twice_has_the_id_of_its_first_write_in_its_row_and_each_later_one_is_recorded() {
+    let rows = Arc::<MemoryRows>::default();
+    let seen = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |number, asked| {
+        let open = seen.open.lock().values().next().cloned().expect("its row is there");
+        assert_eq!(open.last_write.as_ref(), Some(&asked.request_id), "number {number}");
+        let state = if number == 1 { OperationState::Received } else { OperationState::Sent };
+        assert_eq!(open.state, state, "number {number}");
+        if number < 3 { Err(RequestError::Unknown("it is gone".into())) } else { done() }
+    });
+    let replica = Replica::over(cluster, rows, "r-0");
+    assert_eq!(replica.run(&scale()).await.status, 200);
+    let ids: std::collections::HashSet<_> =
+        replica.cluster.asked().into_iter().map(|asked| asked.request_id).collect();
+    assert_eq!(ids.len(), 3, "each has its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_run_twice_and_was_never_seen_to_write_is_settled_by_what_the_agents_have() {
+    for (recalled, outcome) in [
+        (Ok(200), OperationOutcome::Completed),
+        (Ok(409), OperationOutcome::Failed),
+        (Ok(504), OperationOutcome::Unknown),
+        (Err(RequestError::Unknown("no agent has it".into())), OperationOutcome::Failed),
+    ] {
+        let has_answer = recalled.is_ok();
+        let dead = Replica::new(never());
+        let id = dead.submit(no_wait(&deploy())).await.expect("it is begun").id;
+        let open = dead.rows.open.lock().get(&id).cloned().expect("its row is committed");
+        assert_eq!(open.state, OperationState::Received);
+        let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+        *leader.cluster.recalled.lock() = Some(recalled);
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        let record = leader.history(&id).await;
+        assert_eq!(record.outcome, outcome);
+        assert_eq!(record.answered.is_some(), has_answer);
+        if has_answer {
+            assert_eq!(record.request_id, open.last_write);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_operation_is_recorded_before_its_caller_is_answered() {
+    let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    let outcome = replica.rows.history.lock().get(&id).map(|record| record.outcome);
+    assert_eq!(outcome, Some(OperationOutcome::Completed));
+    assert!(replica.rows.open.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_that_cannot_be_recorded_is_kept_and_its_caller_is_answered() {
+    for (is_away, takes) in [(true, Duration::ZERO), (false, MINUTE)] {
+        let rows = Arc::<MemoryRows>::default();
+        let away = Arc::clone(&rows);
+        let cluster = ScriptedCluster::new(move |_, _| {
+            away.is_away.store(is_away, Ordering::Relaxed);
+            *away.next_takes.lock() = takes;
+            done()
+        });
+        let replica = Replica::over(cluster, rows, "r-0");
+        let submitted = timeout(MINUTE / 2, replica.submit(call(&scale()))).await.expect("it is answered");
+        let submitted = submitted.expect("it is begun");
+        assert_eq!(submitted.ended.expect("it ended").status, 200);
+        assert!(replica.rows.open.lock().contains_key(&submitted.id));
+        assert!(replica.operations.rows.is_unended(&submitted.id), "nobody else ends it here");
+        replica.rows.is_away.store(false, Ordering::Relaxed);
+        assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Completed);
+        assert!(replica.rows.open.lock().is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_is_not_sent_while_it_is_being_recorded() {
     let replica = Replica::new(ScriptedCluster::waiting(|_, asked: Asked| {
         async move {
             if !asked.line.starts_with("GET") {
@@ -141,14 +274,17 @@ async fn a_call_with_the_id_of_one_that_is_about_to_write_commits_a_row_that_say
         }
         .boxed()
     }));
-    let id = replica.submit(repeated(&deploy(), Some(Duration::ZERO))).await.expect("it is begun").id;
-    until_open(&replica, &id, |open| open.state == OperationState::Received).await;
+    let id = replica.submit(repeated(&deploy_once(), Some(Duration::ZERO))).await.expect("it is begun").id;
     *replica.rows.next_takes.lock() = Duration::from_secs(3);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(replica.cluster.lines().len(), 1, "its write is being recorded");
-    replica.submit(repeated(&deploy(), None)).await.expect("it is known");
+    assert_eq!(replica.submit(repeated(&deploy_once(), None)).await.expect("it is known").id, id);
     let state = replica.rows.open.lock().get(&id).map(|open| open.state);
-    assert_eq!(state, Some(OperationState::Sent));
+    assert_eq!(state, Some(OperationState::Received));
+    until_open(&replica, &id, |open| open.state == OperationState::Sent).await;
+    while replica.cluster.lines().len() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -160,7 +296,7 @@ async fn without_the_database_a_write_that_must_be_recorded_is_not_sent() {
         Ok((404, json!({"message": "there is none"})))
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    let id = replica.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = replica.submit(no_wait(&deploy_once())).await.expect("it is begun").id;
     until_idle(&replica).await;
     assert_eq!(replica.cluster.lines().len(), 1, "{:?}", replica.cluster.lines());
     replica.rows.is_away.store(false, Ordering::Relaxed);
@@ -375,26 +511,21 @@ async fn an_operation_whose_end_is_being_written_has_a_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_database_an_operation_with_several_writes_goes_on() {
+async fn without_the_database_an_operation_with_several_writes_sends_no_more() {
     let rows = Arc::<MemoryRows>::default();
-    let cluster = ScriptedCluster::waiting(|_, asked: Asked| {
-        async move {
-            // Longer than rows are gathered.
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            of_two_objects(&asked)
-        }
-        .boxed()
+    let away = Arc::clone(&rows);
+    let cluster = ScriptedCluster::new(move |_, asked| {
+        away.is_away.fetch_or(asked.line.starts_with("DELETE"), Ordering::Relaxed);
+        of_two_objects(asked)
     });
     let replica = Replica::over(cluster, rows, "r-0");
-    replica.rows.is_away.store(true, Ordering::Relaxed);
-    let ended = replica.run(&delete_two()).await;
-    assert_eq!(
-        (ended.status, deletes(&replica)),
-        (200, 2),
-        "{:?} {:?}",
-        ended.failure,
-        replica.cluster.lines()
-    );
+    let submitted = replica.submit(call(&delete_two())).await.expect("it is begun");
+    let ended = submitted.ended.expect("it ended");
+    let class = ended.failure.as_ref().map(|failure| failure.class);
+    assert_eq!((ended.status, class), (504, Some(OutcomeClass::OutcomeUnknown)), "{ended:?}");
+    assert_eq!(deletes(&replica), 1, "{:?}", replica.cluster.lines());
+    replica.rows.is_away.store(false, Ordering::Relaxed);
+    assert_eq!(replica.history(&submitted.id).await.outcome, OperationOutcome::Unknown);
 }
 
 #[tokio::test(start_paused = true)]
@@ -430,6 +561,13 @@ async fn what_a_person_settled_elsewhere_is_not_open_again_and_its_replica_write
 
 #[tokio::test(start_paused = true)]
 async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
+    // What may run twice is not recorded again before its first write, but for a replica that may have slept.
+    for (verb, slept) in [(deploy_once(), Duration::ZERO), (deploy(), Duration::from_secs(1))] {
+        sleeper_sends_nothing(&verb, slept).await;
+    }
+}
+
+async fn sleeper_sends_nothing(verb: &str, slept: Duration) {
     let gate = Arc::new(Semaphore::new(0));
     let opened = Arc::clone(&gate);
     let sleeper = Replica::new(ScriptedCluster::waiting(move |_, _| {
@@ -440,20 +578,21 @@ async fn what_was_settled_as_never_sent_is_not_sent_when_its_replica_wakes() {
         }
         .boxed()
     }));
-    let id = sleeper.submit(no_wait(&deploy())).await.expect("it is begun").id;
+    let id = sleeper.submit(no_wait(verb)).await.expect("it is begun").id;
     let leader = Replica::over(never(), Arc::clone(&sleeper.rows), "r-1");
     leader.operations.look_at_open_rows().await.expect("the database is there");
     assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Failed);
+    tokio::time::sleep(slept).await;
     gate.add_permits(2);
     until_idle(&sleeper).await;
     sleeper.operations.flush().await;
     let lines = sleeper.cluster.lines();
     assert!(matches!(lines.as_slice(), [read] if read.starts_with("GET")), "nothing was done: {lines:?}");
     let known = sleeper.operations.known.get(&id).expect("it is known");
-    assert_eq!(known.record, leader.history(&id).await, "it ends as it is recorded");
-    let status = known.subscribe().end.borrow().as_ref().map(|ended| ended.status);
-    assert_eq!(status, Some(500));
-    assert!(sleeper.rows.open.lock().is_empty() && !sleeper.operations.rows.is_stored(&id));
+    let ended = known.subscribe().ended().await.expect("it ended");
+    assert_eq!(*ended, submission::of_record(&leader.history(&id).await), "it ends as it is recorded");
+    assert_eq!(ended.status, 500);
+    assert!(sleeper.rows.open.lock().is_empty());
     assert_eq!(sleeper.audit.lines(), Vec::<Value>::new(), "the one who settled it has written its line");
 }
 

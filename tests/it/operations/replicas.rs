@@ -55,9 +55,9 @@ async fn what_a_killed_replica_left_open_is_settled_by_another() {
     let second = world.unstarted_replica("operator-1");
     // It dies once the row is committed, before the call is answered; or before that.
     let deaths = [
-        ("operation-rows:before", "", 0),
-        ("operation-rows:after", "", 1),
-        ("operation-claim:after", "?clientRequestId=claimed", 2),
+        ("operation-insert:before", "", 0),
+        ("operation-insert:after", "?wait=10s", 1),
+        ("operation-insert:after", "?clientRequestId=claimed", 2),
     ];
     for (point, query, settled) in deaths {
         second.launch_with(&[("KUBESVC_CRASH_AT", point)]);

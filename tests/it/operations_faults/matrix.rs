@@ -323,7 +323,7 @@ impl Cell {
             let found = listed.iter().find(is_it);
             found.and_then(|record| record["finalOutcome"].as_str()).map(str::to_owned)
         };
-        // Whoever has an answer has a record, and its end, a moment later: rows are written in batches.
+        // What was written through the account's API has its record a moment later: such rows are written in batches.
         let is_certain = matches!(told, Told::Own(_) | Told::Unknown) && (!is_raw || audit_id.is_some());
         let last = Mutex::new(None);
         let reading = try_eventually("the end in its record", MAX_WAIT, async || {

@@ -16,16 +16,16 @@ pub const INITIAL_CREDIT: u32 = 256 * 1024;
 /// trip, and most lists are complete with this.
 pub const INITIAL_ANSWER_CREDIT: u32 = 1024 * 1024;
 /// Maximum credit of a request, in bytes.
-pub const MAX_CREDIT: u32 = 16 * 1024 * 1024;
+pub const MAX_CREDIT: u32 = 8 * 1024 * 1024;
 /// Credit that each request has at least, in bytes. It counts against no sum, so that a request finds room as long as the
 /// number of requests allows it.
 pub const MIN_CREDIT: u32 = 16 * 1024;
 /// Maximum credit of all requests of an agent's stream together beyond [`MIN_CREDIT`] each, in bytes.
-pub const MAX_CREDIT_OF_AGENT: u64 = 32 * 1024 * 1024;
+pub const MAX_CREDIT_OF_AGENT: u64 = 16 * 1024 * 1024;
 /// Maximum credit of all requests of a replica together beyond [`MIN_CREDIT`] each, in bytes.
 pub const MAX_CREDIT_OF_REPLICA: u64 = 512 * 1024 * 1024;
 /// Fraction of the free memory that one request may have at its beginning.
-const INITIAL_FRACTION: u64 = 32;
+const INITIAL_FRACTION: u64 = 16;
 
 /// Why a request that sends more than it may cannot go on.
 pub const OVERRUN: &str = "more was sent than the credit allows";
@@ -204,7 +204,7 @@ mod tests {
         let budget = CreditBudget::new(MAX_CREDIT_OF_AGENT, None);
         let mut window = Window::open(&budget, INITIAL_CREDIT);
         let mut sizes = vec![window.size];
-        for _ in 0..6 {
+        for _ in 0..5 {
             let granted = window.granted as usize;
             assert_eq!(window.received(granted), Ok(()));
             assert_eq!(window.received(1), Err(OVERRUN), "credit is a hard limit");
@@ -212,7 +212,7 @@ mod tests {
             sizes.push(window.size);
         }
         let kib = sizes.iter().map(|size| size / 1024).collect::<Vec<_>>();
-        assert_eq!(kib, [256, 512, 1024, 2048, 4096, 8192, 16384]);
+        assert_eq!(kib, [256, 512, 1024, 2048, 4096, 8192]);
         drop(window);
         assert_eq!(budget.used(), 0);
     }
@@ -232,7 +232,7 @@ mod tests {
             known -= FRAME;
             on_its_way += window.consumed(FRAME) as usize;
         }
-        assert!(round_trips <= 3, "{round_trips}");
+        assert!(round_trips <= 4, "{round_trips}");
         assert_eq!(window.size(), MAX_CREDIT);
     }
 

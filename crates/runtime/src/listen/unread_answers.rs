@@ -16,6 +16,9 @@ use super::connection_phase::ConnectionPhase;
 use super::connection_slots::ConnectionSlot;
 use crate::shutdown::spawn_named;
 
+/// Bytes after which the task of an encrypted connection lets others run, above all those of its own requests. Without this,
+/// one turn of a connection decodes dozens of heads before the first of them is counted.
+const MAX_TURN_BYTES: usize = 128 * 1024;
 /// Maximum time for which a caller may read nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -141,6 +144,8 @@ pub struct MonitoredStream<S> {
     /// Whether reads and writes are reported to the phase: in HTTP/1 without TLS, where each byte is of a request or an
     /// answer.
     reports: bool,
+    /// Bytes read since other tasks ran; counted of encrypted streams.
+    turn_bytes: usize,
     /// The deadline, while a write is pending.
     write_deadline: Option<Pin<Box<Sleep>>>,
     /// Held as long as the connection is open, also after an upgrade.
@@ -150,12 +155,12 @@ pub struct MonitoredStream<S> {
 impl<S> MonitoredStream<S> {
     /// A stream of encrypted bytes. The slot is held as long as the stream, also after an upgrade.
     pub fn encrypted(stream: S, phase: Arc<ConnectionPhase>, slot: Arc<ConnectionSlot>) -> Self {
-        Self { stream, phase, reports: false, write_deadline: None, _slot: Some(slot) }
+        Self { stream, phase, reports: false, turn_bytes: 0, write_deadline: None, _slot: Some(slot) }
     }
 
     /// A stream of plain HTTP/1, whose bytes are reported to the phase.
     pub(super) fn plain(stream: S, phase: Arc<ConnectionPhase>, slot: Option<Arc<ConnectionSlot>>) -> Self {
-        Self { stream, phase, reports: true, write_deadline: None, _slot: slot }
+        Self { stream, phase, reports: true, turn_bytes: 0, write_deadline: None, _slot: slot }
     }
 
     /// Passes the result of a write on, or fails it if it has been pending for too long.
@@ -197,10 +202,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for MonitoredStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.turn_bytes >= MAX_TURN_BYTES {
+            self.turn_bytes = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if self.reports && buffer.filled().len() > before {
-            self.phase.read();
+        let bytes = buffer.filled().len() - before;
+        match self.reports {
+            true if bytes > 0 => self.phase.read(),
+            true => {}
+            false if read.is_pending() => self.turn_bytes = 0,
+            false => self.turn_bytes += bytes,
         }
         read
     }
@@ -347,5 +361,20 @@ mod tests {
         });
         near.write_all(&[0; 24]).await.expect("it is waited for");
         reading.await.expect("no panic").expect("all of it");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_never_stops_sending_lets_other_tasks_run() {
+        let deadlines = ConnectionDeadlines { head: NEVER, idle: NEVER };
+        let caller = ClientAddress::of([127, 0, 0, 1].into());
+        let phase = Arc::new(ConnectionPhase::new(Arc::default(), caller, deadlines));
+        let mut stream =
+            MonitoredStream { reports: false, ..MonitoredStream::plain(tokio::io::repeat(0), phase, None) };
+        let others = tokio::spawn(async {});
+        let mut buffer = vec![0; MAX_TURN_BYTES];
+        stream.read_exact(&mut buffer).await.expect("it has bytes");
+        assert!(!others.is_finished(), "a turn is not over");
+        stream.read_exact(&mut buffer[..1]).await.expect("it has bytes");
+        assert!(others.is_finished());
     }
 }

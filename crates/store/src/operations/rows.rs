@@ -171,9 +171,9 @@ pub struct OperationRecord {
 /// How far an open operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationState {
-    /// Nothing was sent to an agent.
+    /// No write was sent, but for `last_write`, if it has one.
     Received,
-    /// Something may have been sent.
+    /// A write may have been sent.
     Sent,
 }
 
@@ -197,7 +197,7 @@ pub struct OpenOperation {
     pub deadline_ms: i64,
     /// Whether it may run again.
     pub is_idempotent: bool,
-    /// Id of the last request that writes.
+    /// Id of the last write whose answer decides the outcome. It may have been sent, or is about to be.
     pub last_write: Option<String>,
     /// The process of the agent that it was sent to.
     pub agent_boot_id: Option<String>,
@@ -205,11 +205,11 @@ pub struct OpenOperation {
 
 /// Refuses what no database takes.
 pub(super) fn check(changes: &OperationChanges) -> Result<(), StoreError> {
-    if changes.open.len() > MAX_OPERATIONS {
+    if changes.begun.len().max(changes.open.len()) > MAX_OPERATIONS {
         return Err(refused("", "there are too many at once"));
     }
     check_records(&changes.ends)?;
-    changes.open.iter().try_for_each(|open| check_record(&open.record))
+    changes.begun.iter().chain(&changes.open).try_for_each(|open| check_record(&open.record))
 }
 
 /// Refuses what no database takes.
@@ -275,9 +275,9 @@ pub(super) fn put_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
     insert_into_open(open, &assigned.join(","))
 }
 
-/// Inserts an open operation. One that is there keeps its row.
-pub(super) fn insert_open<D: Dialect>(open: &OpenOperation) -> Statement<D> {
-    insert_into_open(&[open], &format!("operation_id={}.operation_id", OPEN.name))
+/// Inserts open operations. One that is there keeps its row.
+pub(super) fn insert_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
+    insert_into_open(open, &format!("operation_id={}.operation_id", OPEN.name))
 }
 
 /// Inserts open operations, with these assignments to those that are there.

@@ -9,7 +9,8 @@ use crate::{
 macro_rules! contract_tests {
     ($fresh:expr) => {
         $crate::tests::operation_contract::contract_tests! { @each $fresh,
-            operation_is_open_until_it_ends_and_then_history, id_is_claimed_by_one_operation, first_end_of_an_operation_counts,
+            operation_is_open_until_it_ends_and_then_history, id_is_taken_by_one_operation,
+            operations_begin_change_and_end_in_one_transaction, first_end_of_an_operation_counts,
             full_and_bare_records_come_back_as_they_were, pages_are_newest_first_over_both_tables_and_by_account,
             thousand_operations_end_in_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
             operations_of_a_former_process_are_those_of_its_replica_that_began_before,
@@ -70,7 +71,10 @@ fn open(number: u32, account: &str) -> OpenOperation {
 }
 
 async fn write(store: &dyn Store, open: Vec<OpenOperation>, ends: Vec<OperationRecord>) {
-    store.write_operations(&OperationChanges { open, ends }).await.expect("written");
+    store
+        .write_operations(&OperationChanges { open, ends, ..OperationChanges::default() })
+        .await
+        .expect("written");
 }
 
 async fn page(store: &dyn Store, account: Option<&str>, offset: u64, limit: u32) -> Vec<String> {
@@ -101,26 +105,50 @@ pub(super) async fn operation_is_open_until_it_ends_and_then_history(store: &dyn
     assert_eq!(store.operation(&id(2)).await.expect("read"), None);
 }
 
-pub(super) async fn id_is_claimed_by_one_operation(store: &dyn Store) {
+pub(super) async fn id_is_taken_by_one_operation(store: &dyn Store) {
     let at = |replica: &str| {
         let mut open = open(1, "a");
         open.record.received = Some(StageRecord { id: replica.to_owned(), time_ms: 1 });
         open
     };
+    let begin = async |open: &OpenOperation| {
+        let changes = OperationChanges { begun: vec![open.clone()], ..OperationChanges::default() };
+        store.write_operations(&changes).await.expect("written")
+    };
     let (here, there) = (at("replica-1"), at("replica-2"));
-    let (one, other) = tokio::join!(store.claim_operation(&here), store.claim_operation(&there));
-    let (one, other) = (one.expect("claimed"), other.expect("claimed"));
-    assert_ne!(one.is_none(), other.is_none(), "one of them has it: {one:?} {other:?}");
-    let winner = if one.is_none() { here } else { there };
-    let lost_to = one.or(other).expect("the other one's record");
-    assert_eq!(lost_to, winner.record);
-    assert_eq!(store.claim_operation(&winner).await.expect("claimed"), None, "its own");
+    let (one, other) = tokio::join!(begin(&here), begin(&there));
+    assert_ne!(one.is_empty(), other.is_empty(), "one of them has it: {one:?} {other:?}");
+    let winner = if one.is_empty() { here } else { there };
+    assert_eq!([one, other].concat(), std::slice::from_ref(&winner.record));
+    assert_eq!(begin(&winner).await, [], "its own");
     assert_eq!(all_open(store).await, [winner]);
     let end = ended(1, "a", OperationOutcome::Completed);
     write(store, Vec::new(), vec![end.clone()]).await;
     let late = OpenOperation { record: record(1, "b"), ..open(1, "b") };
-    assert_eq!(store.claim_operation(&late).await.expect("claimed"), Some(end));
+    assert_eq!(begin(&late).await, [end]);
     assert_eq!(all_open(store).await, []);
+}
+
+pub(super) async fn operations_begin_change_and_end_in_one_transaction(store: &dyn Store) {
+    write(
+        store,
+        vec![open(1, "a"), open(2, "a"), open(3, "a")],
+        vec![ended(4, "a", OperationOutcome::Failed)],
+    )
+    .await;
+    let of_others = |number: u32| OpenOperation { record: record(number, "b"), ..open(number, "b") };
+    let mut taken = of_others(3);
+    taken.record.received = None;
+    let sent = OpenOperation { state: OperationState::Sent, ..open(1, "a") };
+    let changes = OperationChanges {
+        begun: vec![taken, of_others(4), open(5, "a")],
+        open: vec![sent.clone()],
+        ends: vec![ended(2, "a", OperationOutcome::Completed)],
+    };
+    let mut left_out = store.write_operations(&changes).await.expect("written");
+    left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
+    assert_eq!(left_out, [record(3, "a"), ended(4, "a", OperationOutcome::Failed)]);
+    assert_eq!(all_open(store).await, [sent, open(3, "a"), open(5, "a")]);
 }
 
 pub(super) async fn first_end_of_an_operation_counts(store: &dyn Store) {
@@ -265,8 +293,10 @@ pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Sto
     write(store, vec![open(1, "a")], vec![ended(2, "a", OperationOutcome::Unknown)]).await;
     // A person settles one while its replica goes on with it.
     let by_hand = ended(1, "a", OperationOutcome::Completed);
-    let goes_on =
-        OperationChanges { open: (1..=3).map(|number| open(number, "a")).collect(), ends: Vec::new() };
+    let goes_on = OperationChanges {
+        open: (1..=3).map(|number| open(number, "a")).collect(),
+        ..OperationChanges::default()
+    };
     let (settled, written) = tokio::join!(store.settle_operation(&by_hand), store.write_operations(&goes_on));
     assert_eq!(settled.expect("written"), HandSettlement::Settled);
     written.expect("written");
@@ -276,7 +306,7 @@ pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Sto
     left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
     assert_eq!(left_out, [by_hand.clone(), ended(2, "a", OperationOutcome::Unknown)], "with their ends");
     assert_eq!(all_open(store).await, [open(3, "a")]);
-    let still_open = OperationChanges { open: vec![open(3, "a")], ends: Vec::new() };
+    let still_open = OperationChanges { open: vec![open(3, "a")], ..OperationChanges::default() };
     assert_eq!(store.write_operations(&still_open).await.expect("written"), []);
     write(store, Vec::new(), vec![ended(1, "a", OperationOutcome::Failed)]).await;
     assert_eq!(store.operation(&id(1)).await.expect("read"), Some(by_hand));
@@ -330,7 +360,7 @@ pub(super) async fn row_that_no_database_takes_is_refused(store: &dyn Store) {
         OperationRecord { received: stage, ..good() },
     ] {
         let ends = vec![good(), bad];
-        let written = store.write_operations(&OperationChanges { open: Vec::new(), ends }).await;
+        let written = store.write_operations(&OperationChanges { ends, ..OperationChanges::default() }).await;
         assert!(matches!(written, Err(StoreError::Refused { .. })), "{written:?}");
     }
     assert_eq!(page(store, None, 0, 10).await, Vec::<String>::new());

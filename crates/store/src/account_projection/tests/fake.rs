@@ -201,10 +201,6 @@ impl OperationStore for Fake {
         self.answers().map(|()| Vec::new())
     }
 
-    async fn claim_operation(&self, _: &OpenOperation) -> Result<Option<OperationRecord>, StoreError> {
-        self.answers().map(|()| None)
-    }
-
     async fn operation(&self, _: &str) -> Result<Option<OperationRecord>, StoreError> {
         self.answers().map(|()| None)
     }
