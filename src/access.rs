@@ -39,6 +39,8 @@ pub enum Via {
     Token,
     /// Nobody was asked: the setting `operations.auth` is `none`.
     Nobody,
+    /// Another replica, which has reviewed it, relays its request.
+    Relayed,
     /// A record has its name: it called a replica that is gone.
     Record,
 }
@@ -50,6 +52,7 @@ impl Via {
             Self::FrontProxy => "front-proxy",
             Self::Token => "token",
             Self::Nobody => "none",
+            Self::Relayed => "relayed",
             Self::Record => "record",
         }
     }

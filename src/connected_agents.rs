@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream,
-    DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestClass, RequestError,
+    CallerRight, DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestCaller, RequestClass, RequestError,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;

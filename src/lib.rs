@@ -7,14 +7,15 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition root | [`operator`] |
-//! | siblings | [`controller`], [`gateway`], [`hub`], [`rest`] |
+//! | siblings | [`controller`], [`gateway`], [`hub`], [`replica_port`], [`rest`] |
 //! | services | [`operations`] |
 //! | requests | [`request_routing`] |
-//! | ports and adapters | [`access`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
+//! | ports and adapters | [`access`], [`certificates`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
 pub mod access;
+pub mod certificates;
 pub mod connected_agents;
 pub mod controller;
 pub mod gateway;
@@ -24,6 +25,7 @@ pub mod leases;
 pub mod operations;
 pub mod operator;
 pub mod peers;
+pub mod replica_port;
 pub mod request_routing;
 pub mod rest;
 pub mod secrets;

@@ -1,27 +1,31 @@
-//! The other replicas: how replicas find one another, and the signed calls between them.
+//! The other replicas: how replicas find one another, and the calls between them: HTTP/2 over TLS on a port of their own, where
+//! both ends show a certificate of the replicas' authority.
 //!
 //! | module | owns |
 //! |---|---|
 //! | `discovery` | whether Endpoints and EndpointSlices may be watched, and the watches |
 //! | `membership` | who the replicas are according to these objects, and as last seen |
-//! | `key`, `signature` | the key that all replicas share, and signatures under it |
+//! | `authority` | the Secret `kubesvc-replicas`: the authority that signs, and the next one |
+//! | `tls` | TLS as the Secret says, at both ends |
+//! | `connections`, `listener`, `http2` | connections to other replicas and of other replicas, and their limits |
 //! | `client`, `calls` | calls to other replicas, and their messages |
-//! | `frames` | bytes in signed frames: answers of any length, and both ways after an upgrade |
 //! | `relays` | requests to accounts that the agents of another replica make |
-//! | `received_calls` | calls of other replicas: verification and replay protection |
-//! | `verification` | which of the discovered addresses have answered under the key, and so are replicas |
+//! | `verification` | which of the discovered addresses have answered, and so are replicas |
+//!
+//! What a replica answers is in [`replica_port`](crate::replica_port).
 
+mod authority;
 mod calls;
 mod client;
+mod connections;
 mod discovery;
-mod frames;
-mod key;
+mod http2;
+mod listener;
 mod membership;
-mod received_calls;
 mod relays;
-mod signature;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod verification;
 
 use std::collections::HashMap;
@@ -32,20 +36,19 @@ use std::time::Instant;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::CertificateError;
 use crate::informers::AgentIndex;
 use client::PeerClient;
-use key::PeerKey;
+use connections::PeerConnections;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
-use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use membership::{Membership, PodNames};
-use received_calls::Replays;
-use relays::RelayClient;
+use tls::PeerTls;
 use verification::VerifiedPeers;
 
 pub use calls::{
@@ -53,13 +56,10 @@ pub use calls::{
     RelayError, RemoteAgent, RemoteHolders,
 };
 pub use client::CallError;
-pub use frames::{FrameError, FrameSigner, IncomingBytes, KEEP_ALIVE_INTERVAL, MAX_FRAME_BYTES, PeerFrames};
+pub use connections::CallBody;
+pub use listener::CallingReplica;
 pub use membership::Replica;
-pub use received_calls::{AnswerSigner, UncheckedCall};
-pub use relays::{
-    FRAMES_PROTOCOL, MAX_RELAYED, RelayFailure, RelayedAnswer, RelayedCall, RemoteAgentProcess, read_stream,
-};
-pub use signature::SignatureError;
+pub use relays::{MAX_RELAYED, RelayFailure, RelayedAnswer, RemoteAgentProcess};
 
 /// This replica, as others reach it.
 #[derive(Clone, Debug)]
@@ -92,18 +92,18 @@ pub struct Lookup {
     pub http_port_name: String,
     /// Domain for pod names by which replicas are reached; `None` to reach them by address.
     pub pod_domain: Option<String>,
+    /// Port at which replicas take calls of others, unless an object names another.
+    pub calls_port: u16,
     /// Whether it is an error if one of the two kinds may not be watched.
     pub fail_fast: bool,
 }
 
 /// Accesses and data needed to join the other replicas.
 pub struct JoinPoints {
-    /// Access to the operator's own API server, which has the Secret with the key.
+    /// Access to the operator's own API server, which has the Secret with the authority.
     pub own: KubeAccess,
     /// The KubesvcAgents as last seen.
     pub agents: Arc<AgentIndex>,
-    /// Where this replica counts the connections of the others apart.
-    pub callers: Arc<KnownCallers>,
     /// The operator's namespace.
     pub namespace: String,
     /// Access to the API server that has the Endpoints.
@@ -123,19 +123,38 @@ pub struct Peers {
 
 /// State for talking to other replicas.
 struct PeerTransport {
-    key: Arc<PeerKey>,
+    tls: Arc<PeerTls>,
+    connections: Arc<PeerConnections>,
     client: PeerClient,
-    relays: RelayClient,
+    /// Bounds relayed requests.
+    relays: Arc<Semaphore>,
     /// The KubesvcAgents, which stand in for a replica that does not answer.
     agents: Arc<AgentIndex>,
     verified: Arc<VerifiedPeers>,
-    replays: Mutex<Replays>,
-    began: Instant,
-    /// Replicas that did not answer, and since when, by URL.
+    /// Replicas that did not answer, and since when, by where they take calls.
     silent: Mutex<HashMap<String, Instant>>,
+    /// Connections to the port for replicas without a certificate of theirs.
+    refused: Counter,
 }
 
-/// Why a replica cannot join the others: what is missing, and what to do. Nothing of the key is in it.
+impl PeerTransport {
+    fn new(tls: PeerTls, agents: Arc<AgentIndex>) -> Self {
+        let (tls, verified) = (Arc::new(tls), Arc::<VerifiedPeers>::default());
+        let connections = Arc::new(PeerConnections::new(Arc::clone(&tls)));
+        Self {
+            client: PeerClient::new(Arc::clone(&connections), Arc::clone(&verified)),
+            relays: Arc::new(Semaphore::new(MAX_RELAYED)),
+            tls,
+            connections,
+            agents,
+            verified,
+            silent: Mutex::default(),
+            refused: Counter::default(),
+        }
+    }
+}
+
+/// Why a replica cannot join the others: what is missing, and what to do. Nothing of a key is in it.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinPeersError {
     /// The API server refuses to say what the operator may do, or cannot be reached.
@@ -152,8 +171,8 @@ pub enum JoinPeersError {
     Denied(String),
     /// The operator may not use the Secret.
     #[error(
-        "the operator may not {verb} Secret {secret}, whose key signs calls between replicas; apply config/rbac, or set \
-         kubesvc.cluster: local for one replica"
+        "the operator may not {verb} Secret {secret}, which has the authority of calls between replicas; apply config/rbac, \
+         or set kubesvc.cluster: local for one replica"
     )]
     SecretForbidden {
         /// The verb as RBAC has it.
@@ -170,18 +189,24 @@ pub enum JoinPeersError {
         /// Namespace and name.
         secret: String,
     },
-    /// The Secret holds no good key.
+    /// The authority in the Secret cannot sign.
+    #[error("Secret {} has no usable authority; delete it, and it is made anew", authority::SECRET_NAME)]
+    Unfit,
+    /// The id of the replica cannot be verified by others.
     #[error(
-        "Secret {secret} must have {min_bytes} random bytes or more under {field:?}; delete it, and it is made anew"
+        "the id of this replica, {replica:?}, is not the name of a host, so that other replicas cannot verify its certificate; \
+         set POD_NAME to such a name"
     )]
-    Unfit {
-        /// Namespace and name.
-        secret: String,
-        /// The key of the Secret.
-        field: &'static str,
-        /// How long it must be.
-        min_bytes: usize,
+    Name {
+        /// The id.
+        replica: String,
     },
+    /// A certificate cannot be made.
+    #[error("a certificate for calls between replicas cannot be made")]
+    Making(#[from] rcgen::Error),
+    /// A certificate cannot be used.
+    #[error("a certificate of calls between replicas cannot be used")]
+    Certificate(#[from] CertificateError),
     /// No key can be made.
     #[error("the system gives no random numbers")]
     NoRandomness,
@@ -193,11 +218,11 @@ impl Peers {
         Self::new(identity, Arc::default(), None)
     }
 
-    /// Joins the other replicas: checks permissions, starts the watches, and reads or creates the key. The watches
+    /// Joins the other replicas: checks permissions, starts the watches, and reads or makes the authority. The watches
     /// run until stopped.
     ///
     /// # Errors
-    /// One line that names what is missing and what to do: a permission, or a usable key.
+    /// One line that names what is missing and what to do: a permission, or a usable authority.
     pub(crate) async fn join(
         identity: PeerIdentity,
         lookup: Lookup,
@@ -207,25 +232,14 @@ impl Peers {
     ) -> Result<Self, JoinPeersError> {
         let names =
             lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
-        let membership = Arc::new(Membership::new(names));
+        let membership = Arc::new(Membership::new(names, lookup.calls_port));
         discovery::start(&ways.discovery, lookup, &membership, background, stop).await?;
-        let key = Arc::new(PeerKey::open(&ways.own, &ways.namespace).await?);
-        let proofs = Arc::new(VerifiedPeers::default());
-        let link = PeerTransport {
-            client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&proofs)),
-            relays: RelayClient::default(),
-            key,
-            agents: ways.agents,
-            verified: proofs,
-            replays: Mutex::default(),
-            began: Instant::now(),
-            silent: Mutex::default(),
-        };
-        let link = Arc::new(link);
+        let tls = PeerTls::open(&ways.own, &ways.namespace, &identity.replica_id).await?;
+        let link = Arc::new(PeerTransport::new(tls, ways.agents));
+        link.tls.start(background);
         let cluster = Self::new(identity, membership, Some(Arc::clone(&link)));
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
-        let is_self = move |replica: &Replica| identity.is(replica);
-        verification::start(background, (link, ways.callers), membership, is_self);
+        verification::start(background, link, membership, move |replica| identity.is(replica));
         Ok(cluster)
     }
 
@@ -240,50 +254,55 @@ impl Peers {
         }
     }
 
-    /// For tests: a replica beside these others, each with the name of its pod, all with the same key.
+    /// For tests: a replica beside these others, each with the name of its pod and where it takes calls, all under the same
+    /// authority.
     #[cfg(test)]
     pub(crate) fn of_test(
         identity: PeerIdentity,
         agents: Arc<AgentIndex>,
         others: &[(&str, SocketAddr)],
     ) -> Self {
-        let membership = Arc::new(Membership::new(None));
+        let tls = PeerTls::of_test(&identity.replica_id, false);
+        Self::of_test_with(identity, agents, others, tls)
+    }
+
+    #[cfg(test)]
+    fn of_test_with(
+        identity: PeerIdentity,
+        agents: Arc<AgentIndex>,
+        others: &[(&str, SocketAddr)],
+        tls: PeerTls,
+    ) -> Self {
+        let membership = Arc::new(Membership::new(None, 7004));
         let sightings = others.iter().map(|(pod, address)| membership::Sighting {
             pod: Some((*pod).to_owned()),
             host: address.ip().to_string(),
-            port: address.port(),
+            port: 7002,
+            calls_port: Some(address.port()),
             ready: true,
         });
         membership.record(membership::EndpointSource::EndpointSlices, "s".into(), sightings.collect());
-        let key = Arc::new(PeerKey::of_test(key::SigningKey::new(vec![1; 32]).expect("long enough")));
-        let verified = Arc::<VerifiedPeers>::default();
-        let transport = PeerTransport {
-            client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&verified)),
-            relays: RelayClient::default(),
-            key,
-            agents,
-            verified,
-            replays: Mutex::default(),
-            began: Instant::now(),
-            silent: Mutex::default(),
-        };
-        Self::new(identity, membership, Some(Arc::new(transport)))
+        Self::new(identity, membership, Some(Arc::new(PeerTransport::new(tls, agents))))
     }
 
-    /// Digest of the parts under the key that the replicas share; `None` for a replica that runs alone. It
-    /// reveals nothing without the key. With `fresh`, the key is read again unless that happened recently.
-    pub async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
-        let link = self.transport.as_ref()?;
-        let key = if fresh { link.key.newest().await } else { link.key.current() };
-        Some(signature::digest(&key, parts))
+    /// Whether other replicas may call this one.
+    pub fn takes_calls(&self) -> bool {
+        self.transport.is_some()
+    }
+
+    /// Digest of the parts under a key that the replicas share; `None` for a replica that runs alone. It reveals nothing
+    /// without the key.
+    pub fn digest(&self, parts: &[&[u8]]) -> Option<[u8; 32]> {
+        Some(self.transport.as_ref()?.tls.current().files.digest(parts))
     }
 
     /// Registers the metrics of calls between replicas.
     pub fn register(&self, registry: &mut Registry) {
-        self.metrics.register(registry);
+        let refused = self.transport.as_ref().map(|link| link.refused.clone()).unwrap_or_default();
+        self.metrics.register(registry, refused);
     }
 
-    /// All known replicas by id: this one, and those that have answered under the key. `ready` says whether
+    /// All known replicas by id: this one, and those that have answered. `ready` says whether
     /// this replica is ready, in case no object does.
     pub fn replicas(&self, ready: bool) -> Vec<Replica> {
         let counts = |one: &&Replica| {
@@ -312,9 +331,9 @@ impl Peers {
         let host =
             if address.ip().is_unspecified() { self.identity.host.clone() } else { address.ip().to_string() };
         Replica {
-            address: host.parse().ok(),
             id: self.replica_id.clone(),
-            base_url: membership::base_url(&host, address.port(), None),
+            base_url: membership::base_url(&host, address.port()),
+            calls_at: String::new(),
             ready,
             last_updated: self.started,
             named: true,
@@ -329,12 +348,10 @@ struct PeerMetrics {
     calls: Counter,
     /// Calls to other replicas that failed.
     failed: Counter,
-    /// Calls from other replicas that were refused, by reason: one of a fixed set of words.
-    refused: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 impl PeerMetrics {
-    fn register(&self, registry: &mut Registry) {
+    fn register(&self, registry: &mut Registry, refused: Counter) {
         let registry = registry.sub_registry_with_prefix("kubesvc_peer");
         registry.register("calls", "Calls to other replicas", self.calls.clone());
         registry.register(
@@ -343,9 +360,9 @@ impl PeerMetrics {
             self.failed.clone(),
         );
         registry.register(
-            "calls_refused",
-            "Calls of others refused for their signature",
-            self.refused.clone(),
+            "connections_refused",
+            "Connections to the port for replicas without a certificate of their authority",
+            refused,
         );
     }
 }

@@ -7,7 +7,7 @@
 //! | [`received`] | the same at the replica that has the agent |
 //! | `answer_recovery` | the answer of a write, asked for again wherever its agent is by then |
 //! | `forgetting` | of which writes callers have the end, so that agents keep it no longer |
-//! | `messages` | what replicas say to one another about requests; pure |
+//! | `messages` | the headers of a relayed request, and the lines and the trailer of its answer; pure |
 //! | `metrics` | `kubesvc_relayed_requests_*` |
 //!
 //! An agent of this replica is asked first. Without one the request goes, once, to the replicas whose agents are of the
@@ -43,6 +43,8 @@ use kubesvc_core::requests::apply_settings::apply_settings;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
 use metrics::RelayMetrics;
+
+pub use messages::{relayed_principal, request_caller};
 
 /// Time for which another replica's answer about an agent's settings is remembered.
 const APPLY_SETTINGS_TIME: Duration = Duration::from_secs(30);
@@ -244,8 +246,7 @@ impl AccountRequests for RequestRouter {
         for replica in self.peers.replicas_of_zone(&grant.zone, &grant.holders) {
             let path = apply_settings_path(account_uid);
             let Ok(answer) = self.peers.ask::<ApplySettingsAnswer>(&replica, &path).await else { continue };
-            let Some(settings) = answer.read() else { continue };
-            let settings = apply_settings(&settings);
+            let Some(settings) = answer.apply else { continue };
             self.apply_settings.insert(account_uid.to_owned(), settings.clone());
             return Some(settings);
         }

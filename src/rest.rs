@@ -7,8 +7,6 @@
 //! |---|---|
 //! | `accounts`, `dynamic`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
-//! | `internal` | signed calls of other replicas |
-//! | `relayed_requests` | requests to accounts that other replicas relay |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `memory_limit` | how much memory requests may use at once |
@@ -41,8 +39,6 @@ mod missing_object;
 mod openapi;
 mod operation_views;
 mod operations;
-mod peer_routes;
-mod relayed_requests;
 mod request_rules;
 #[cfg(test)]
 mod tests;
@@ -63,7 +59,7 @@ pub use browsers::BrowserRules;
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
-use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
+use crate::connected_agents::ConnectedAgents;
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
 use crate::peers::Peers;
@@ -95,7 +91,6 @@ pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     HttpLimits {
         connections,
         addresses,
-        known_callers: None,
         head_timeout: Duration::from_secs(10),
         head_bytes: MAX_HEAD_BYTES,
         refused_head: error::refused_head,
@@ -142,8 +137,6 @@ pub struct RestPorts {
     pub accounts: Arc<AccountIndex>,
     /// Agents connected to this replica.
     pub connected_agents: Arc<dyn ConnectedAgents>,
-    /// Requests by the agents of this replica, for other replicas.
-    pub requests_here: Arc<dyn ReplicaRequests>,
     /// The other replicas.
     pub peers: Arc<Peers>,
     /// The database.
@@ -253,7 +246,7 @@ fn nameless() -> MethodRouter<RestState> {
 /// Routes of the REST API.
 pub fn router(state: RestState) -> Router {
     let browsers = Arc::new(state.settings.browsers.clone());
-    peer_routes::routes(&state)
+    Router::new()
         // Accounts. `dynamic` is a valid account name, so this path also serves GET and DELETE of the account of that
         // name.
         .route(

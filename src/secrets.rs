@@ -61,11 +61,9 @@ pub enum CredentialKind {
 }
 
 /// A key that only the replicas have.
-#[async_trait]
 pub trait SharedKey: Send + Sync {
-    /// Returns a digest of the parts under the key, or `None` if there is no key. With `fresh`, the newest
-    /// key is used, because the key may have been rotated.
-    async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]>;
+    /// Returns a digest of the parts under the key, or `None` if there is no key.
+    fn digest(&self, parts: &[&[u8]]) -> Option<[u8; 32]>;
 }
 
 /// Resolves the credentials of accounts.

@@ -97,7 +97,9 @@ impl World {
     /// Tells replicas and API server where the replicas are.
     async fn publish(&self) -> Result<(), String> {
         let (namespace, address) = (self.namespace.name(), own_address()?);
-        let slice = |name: &str, service: &str, port: (&str, u16), pod: &str| {
+        let slice = |name: &str, service: &str, ports: &[(&str, u16)], pod: &str| {
+            let port = |(name, port): &(&str, u16)| json!({"name": name, "port": port, "protocol": "TCP"});
+            let ports: Vec<_> = ports.iter().map(port).collect();
             json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {"name": name, "namespace": namespace, "labels": {"kubernetes.io/service-name": service}},
@@ -106,15 +108,15 @@ impl World {
                     "addresses": [address], "conditions": {"ready": true},
                     "targetRef": {"kind": "Pod", "name": pod, "namespace": namespace},
                 }],
-                "ports": [{"name": port.0, "port": port.1, "protocol": "TCP"}],
+                "ports": ports,
             })
         };
         let [first, second] = &self.sites;
         let gateway = second.gateway();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": [
-            slice("peer-1", PEERS, ("http", first.rest()), first.id()),
-            slice("peer-2", PEERS, ("http", second.rest()), second.id()),
-            slice("gateway", "kubesvc-operator", ("kube-api", gateway), second.id()),
+            slice("peer-1", PEERS, &[("http", first.rest()), ("replicas", first.calls())], first.id()),
+            slice("peer-2", PEERS, &[("http", second.rest()), ("replicas", second.calls())], second.id()),
+            slice("gateway", "kubesvc-operator", &[("kube-api", gateway)], second.id()),
             {
                 "apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubesvc-operator", "namespace": namespace},
                 "spec": {"ports": [{"name": "kube-api", "port": gateway, "targetPort": gateway}]},

@@ -43,6 +43,7 @@ pub(crate) struct Site {
     database: String,
     server: Option<u32>,
     rest: u16,
+    calls: u16,
     hub: u16,
     /// `kubesvc.cache`, as YAML.
     cache: String,
@@ -123,6 +124,7 @@ impl Site {
             server,
             rest: ports::free(),
             hub: ports::free(),
+            calls: ports::free(),
             cache: NO_CACHE.into(),
             gateway: None,
         };
@@ -141,6 +143,7 @@ impl Site {
             server: self.server,
             rest: ports::free(),
             hub: ports::free(),
+            calls: ports::free(),
             cache: NO_CACHE.into(),
             gateway: None,
         };
@@ -157,6 +160,7 @@ impl Site {
             "server: {{address: {address}, port: {rest}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
+  replicas: {{port: {calls}}}
   database: {{url: '{database}'}}
   dynamicAccounts: {{orphanGraceSeconds: {grace}}}
   # No limit of its own: what is measured is how fast it can be.
@@ -166,6 +170,7 @@ kubesvc:
 ",
             rest = self.rest,
             hub = self.hub,
+            calls = self.calls,
             database = self.database,
             grace = orphan_grace.as_secs(),
             cache = self.cache,
@@ -183,6 +188,11 @@ kubesvc:
     /// Port of the API of accounts; 0 if it is not served.
     pub(crate) fn gateway(&self) -> u16 {
         self.gateway.unwrap_or_default()
+    }
+
+    /// Port for calls of other replicas.
+    pub(crate) fn calls(&self) -> u16 {
+        self.calls
     }
 
     /// Port of REST.

@@ -35,7 +35,7 @@ impl Replica {
         database: &str,
     ) -> Result<Self, String> {
         let (id, rest, hub) = (format!("replica-{number}"), ports::free(), ports::free());
-        let settings = folder.write(&format!("{id}.yml"), &settings(rest, hub, database))?;
+        let settings = folder.write(&format!("{id}.yml"), &settings((rest, hub, ports::free()), database))?;
         let log = folder.file(&format!("{id}.log"));
         let process = launch(&id, &settings, kubeconfig, &log)?;
         let replica = Self { id, rest, hub, settings, kubeconfig: kubeconfig.to_owned(), log, process };
@@ -102,11 +102,12 @@ fn launch(id: &str, settings: &Path, kubeconfig: &Path, log: &Path) -> Result<Pr
     Process::spawn(&format!("kubesvc-operator {id}"), &command, log)
 }
 
-fn settings(rest: u16, hub: u16, database: &str) -> String {
+fn settings((rest, hub, calls): (u16, u16, u16), database: &str) -> String {
     format!(
         "server: {{address: 127.0.0.1, port: {rest}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
+  replicas: {{port: {calls}}}
   database: {{url: '{database}'}}
   # Shorter than usual, so that nobody has to wait for the next leader.
   leaderElection: {{leaseDurationSeconds: {LEASE}, renewDeadlineSeconds: {}, retryPeriodSeconds: 1}}

@@ -4,6 +4,7 @@
 //! A write is sent to the cluster at most once. Its answer is exact as long as the agent's process lives; otherwise the
 //! error says that the outcome is [unknown](RequestError::Unknown).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +60,8 @@ pub struct AccountRequest {
     pub repeatable: bool,
     /// Time limit for the head of the answer, of a write for the whole answer.
     pub head_within: Duration,
-    /// Name of the user who asks, for the log of the replica that has the agent.
-    pub principal: String,
+    /// Who asks, for the replica that has the agent.
+    pub caller: RequestCaller,
     /// Told which agent is asked; with its id, its process and the id of the request, the answer of a write can be
     /// recalled.
     pub on_asked: Option<AskedObserver>,
@@ -89,10 +90,37 @@ impl AccountRequest {
             class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
-            principal: String::new(),
+            caller: RequestCaller::default(),
             on_asked: None,
         }
     }
+}
+
+/// Who asks, and the rights on the account that the replica has reviewed. Another replica that has the agent reviews them
+/// again. Without rights, the operator asks for itself, or `operations.auth` is `none`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestCaller {
+    /// User name.
+    pub name: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Id of the user, which may be empty.
+    pub uid: String,
+    /// What else the authenticator says.
+    pub extra: BTreeMap<String, Vec<String>>,
+    /// Rights on the account.
+    pub rights: Vec<CallerRight>,
+}
+
+/// A right on an account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerRight {
+    /// Verb of RBAC.
+    pub verb: String,
+    /// Subresource of `accounts`.
+    pub subresource: String,
 }
 
 /// An agent process that a request is made to, wherever it is connected.
@@ -165,6 +193,9 @@ pub enum RequestError {
         /// Whether an agent that held it was here until just now (`Retry-After: 1`).
         is_expected: bool,
     },
+    /// The replica that has the agents cannot be reached (503 with `Retry-After: 1`). Nothing was sent.
+    #[error("{0}")]
+    ReplicaAway(String),
     /// The agents of the account are too old for requests (409 for operations, else 503).
     #[error("agent {agent} (version {version}) takes no requests; upgrade it")]
     AgentTooOld {
@@ -189,7 +220,7 @@ pub enum RequestError {
     Forbidden(String),
     /// It failed, and certainly nothing was executed (503).
     #[error("{}", .0.message)]
-    NotSent(#[serde(with = "failure_bytes")] Failure),
+    NotSent(#[serde(with = "failure_fields")] Failure),
     /// The outcome of a write is not known, and will not be (504). It may have been executed.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -206,20 +237,31 @@ pub enum RequestError {
     Cut(String),
 }
 
-/// A failure between replicas: its message in hexadecimal.
-mod failure_bytes {
-    use prost::Message as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
+/// A failure between replicas.
+mod failure_fields {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     use kubesvc_core::wire::common::Failure;
 
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct FailureFields {
+        class: i32,
+        retryable: bool,
+        message: String,
+        http_status: i32,
+        before_send: bool,
+    }
+
     pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&hex::encode(failure.encode_to_vec()))
+        let Failure { class, retryable, message, http_status, before_send } = failure.clone();
+        FailureFields { class, retryable, message, http_status, before_send }.serialize(to)
     }
 
     pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
-        let bytes = hex::decode(String::deserialize(from)?).map_err(serde::de::Error::custom)?;
-        Failure::decode(bytes.as_slice()).map_err(serde::de::Error::custom)
+        let FailureFields { class, retryable, message, http_status, before_send } =
+            FailureFields::deserialize(from)?;
+        Ok(Failure { class, retryable, message, http_status, before_send })
     }
 }
 
@@ -240,6 +282,7 @@ impl RequestError {
             Self::NoAccount
             | Self::NotUsable { .. }
             | Self::NoAgent { .. }
+            | Self::ReplicaAway(_)
             | Self::AgentTooOld { .. }
             | Self::NotSent(_)
             | Self::NoAnswer { .. }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::account_requests::{
     AccountRequest, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream, RequestBytes,
-    RequestClass, RequestError,
+    RequestCaller, RequestClass, RequestError,
 };
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::target::RequestPath;
@@ -53,8 +53,8 @@ pub struct PreparedRequest {
     pub repeatable: bool,
     /// When its caller waits no more for the head of the answer, of a write for all of it.
     pub deadline: Instant,
-    /// Name of the user who asks.
-    pub principal: String,
+    /// Who asks.
+    pub caller: RequestCaller,
     /// Told which agent is asked.
     pub on_asked: Option<AskedObserver>,
     /// Whether the agent keeps how a write ended until [`forget_here`](ReplicaRequests::forget_here), because that is on
@@ -109,7 +109,7 @@ impl PreparedRequest {
             class: request.class,
             repeatable: request.repeatable,
             deadline,
-            principal: request.principal,
+            caller: request.caller,
             on_asked: request.on_asked,
             keep_answer: false,
         };

@@ -12,19 +12,15 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::{ResourceExt, api::ObjectMeta};
 use parking_lot::Mutex;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
+use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::json;
 use tracing::info;
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::tls::{ServingCertificate, TlsError, certified_key};
+use super::tls::ServingCertificate;
 use super::{GROUP, VERSION};
+use crate::certificates::{
+    Authority, CertificateError, DAY, LeafRequest, certified_key, dns_names, first_text, seconds_left,
+};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_stale};
 
 /// Name of the Secret.
@@ -37,8 +33,8 @@ const SECRET_INTERVAL: Duration = Duration::from_secs(60);
 const AUTHORITY_DAYS: i64 = 3650;
 /// Validity of a certificate, in days.
 const CERTIFICATE_DAYS: i64 = 365;
-/// Seconds of a day.
-const DAY: i64 = 86_400;
+/// Common name of an authority.
+const AUTHORITY_NAME: &str = "kubesvc-gateway-ca";
 /// Maximum number of attempts if other replicas write the Secret at the same time.
 const MAX_ATTEMPTS: usize = 5;
 /// How the Secret is written.
@@ -60,7 +56,7 @@ pub enum OwnCertificateError {
     Making(#[from] rcgen::Error),
     /// What was made cannot be used.
     #[error("Secret {SECRET_NAME} has no usable certificate; delete it, and it is made anew")]
-    Unfit(#[from] TlsError),
+    Unfit(#[from] CertificateError),
     /// Other clients write the Secret again and again.
     #[error("Secret {SECRET_NAME} is written by others at the same time")]
     Contended,
@@ -216,18 +212,17 @@ impl Files {
 
     /// What it must have instead; `None` if it is good. `now` is in epoch seconds.
     fn next(&self, names: &[String], now: i64) -> Result<Option<Self>, rcgen::Error> {
-        let authority_key = std::str::from_utf8(&self.authority_key).ok();
-        let authority_key = authority_key.and_then(|pem| KeyPair::from_pem(pem).ok());
-        let is_good = authority_key.is_some() && left(&self.authorities, now) > AUTHORITY_DAYS * DAY / 3;
-        let (authorities, authority_key) = match authority_key {
-            Some(key) if is_good => (self.authorities.clone(), key),
+        let authority = Authority::read(AUTHORITY_NAME, &self.authority_key);
+        let is_good = authority.is_some() && seconds_left(&self.authorities, now) > AUTHORITY_DAYS * DAY / 3;
+        let (authorities, authority) = match authority {
+            Some(authority) if is_good => (self.authorities.clone(), authority),
             _ => {
-                let (mut authorities, key) = authority(now)?;
+                let (mut authorities, authority) = Authority::make(AUTHORITY_NAME, AUTHORITY_DAYS, now)?;
                 // The other replicas show a certificate of the former one for another while.
-                if left(&self.authorities, now) > 0 {
+                if seconds_left(&self.authorities, now) > 0 {
                     authorities.extend(first_text(&self.authorities));
                 }
-                (authorities, key)
+                (authorities, authority)
             }
         };
         let covers = |chain: &[u8]| {
@@ -235,85 +230,19 @@ impl Files {
             names.iter().all(|name| covered.contains(name))
         };
         let is_usable = certified_key(&self.certificate, &self.key).is_ok();
-        let is_fresh = left(&self.certificate, now) > CERTIFICATE_DAYS * DAY / 3;
+        let is_fresh = seconds_left(&self.certificate, now) > CERTIFICATE_DAYS * DAY / 3;
         if is_good && is_usable && is_fresh && covers(&self.certificate) {
             return Ok(None);
         }
-        let issuer = Issuer::new(authority_params(now), &authority_key);
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, "kubesvc-gateway");
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        valid(&mut params, now, CERTIFICATE_DAYS);
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        Ok(Some(Self {
-            authorities,
-            authority_key: authority_key.serialize_pem().into_bytes(),
-            certificate: certificate.pem().into_bytes(),
-            key: key.serialize_pem().into_bytes(),
-        }))
-    }
-}
-
-fn authority_params(now: i64) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "kubesvc-gateway-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    valid(&mut params, now, AUTHORITY_DAYS);
-    params
-}
-
-fn authority(now: i64) -> Result<(Vec<u8>, KeyPair), rcgen::Error> {
-    let key = KeyPair::generate()?;
-    let certificate = authority_params(now).self_signed(&key)?;
-    Ok((certificate.pem().into_bytes(), key))
-}
-
-/// Makes a certificate valid from yesterday on, for so many days.
-fn valid(params: &mut CertificateParams, now: i64, days: i64) {
-    let midnight = |seconds: i64| {
-        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
-        let day = time.to_zoned(jiff::tz::TimeZone::UTC).date();
-        rcgen::date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
-    };
-    (params.not_before, params.not_after) = (midnight(now - DAY), midnight(now + days * DAY));
-}
-
-/// Seconds for which the first certificate is valid; 0 if there is none.
-fn left(pem: &[u8], now: i64) -> i64 {
-    first(pem, |certificate| certificate.validity().not_after.timestamp() - now).unwrap_or_default().max(0)
-}
-
-fn dns_names(pem: &[u8]) -> Vec<String> {
-    let names = first(pem, |certificate| {
-        let names = certificate.subject_alternative_name().ok().flatten();
-        let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
-        let dns = |name: &GeneralName<'_>| match name {
-            GeneralName::DNSName(name) => Some((*name).to_owned()),
-            _ => None,
+        let leaf = LeafRequest {
+            common_name: "kubesvc-gateway",
+            names,
+            usages: vec![ExtendedKeyUsagePurpose::ServerAuth],
+            days: CERTIFICATE_DAYS,
         };
-        names.iter().filter_map(dns).collect()
-    });
-    names.unwrap_or_default()
-}
-
-/// The text of the first certificate in PEM.
-fn first_text(pem: &[u8]) -> &[u8] {
-    const END: &[u8] = b"-----END CERTIFICATE-----\n";
-    let at = pem.windows(END.len()).position(|window| window == END);
-    at.map_or(&[], |at| &pem[..at + END.len()])
-}
-
-/// Reads something of the first certificate in PEM.
-fn first<T>(pem: &[u8], read: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
-    let der = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
-    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
-    Some(read(&certificate))
+        let (certificate, key) = authority.sign(leaf, now)?;
+        Ok(Some(Self { authorities, authority_key: authority.key_pem(), certificate, key }))
+    }
 }
 
 #[cfg(test)]

@@ -19,9 +19,10 @@ use crate::access::audit::AuditEvent;
 use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, AskedObserver, DEFAULT_HEAD_TIMEOUT, RequestBytes,
-    RequestClass, RequestError,
+    RequestCaller, RequestClass, RequestError,
 };
 use crate::informers::AccountKey;
+use crate::request_routing::request_caller;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::headers::{is_about_caller, is_about_host, is_status, is_upgrade};
@@ -51,8 +52,8 @@ struct Admitted {
     recheck: Recheck,
     /// `None` for a watch and a followed log. That of an upgrade is given back with 101.
     short: Option<ShortRequest>,
-    /// Name of the caller.
-    principal: String,
+    /// The caller, for a replica that has the agent.
+    caller: RequestCaller,
 }
 
 /// What the head of a request says.
@@ -139,6 +140,7 @@ impl Gateway {
             )));
         }
         let wanted = checks::wanted(&call.method, intent.class, path)?;
+        let caller = request_caller(principal, wanted.iter().map(|access| (access.verb, access.resource)));
         let recheck = self.authorize(call, principal, wanted).await?;
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         let account = self.ports.accounts.get(&key).ok_or_else(|| {
@@ -151,7 +153,7 @@ impl Gateway {
             return Err(Refusal::too_large(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes")));
         }
         let short = (!intent.is_long).then(|| self.ports.callers.short(&principal.name)).transpose()?;
-        Ok(Admitted { account, recheck, short, principal: principal.name.clone() })
+        Ok(Admitted { account, recheck, short, caller })
     }
 
     async fn send(
@@ -162,9 +164,9 @@ impl Gateway {
         admitted: Admitted,
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
-        let Admitted { account, recheck, mut short, principal } = admitted;
+        let Admitted { account, recheck, mut short, caller } = admitted;
         let connection = request.extensions_mut().remove::<Arc<ConnectionInfo>>();
-        let mut body_memory = self.bodies.permit(principal.clone());
+        let mut body_memory = self.bodies.permit(caller.name.clone());
         let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
         let (upgrade, body) = match upgrade {
             Some((upgrade, (to_cluster, from_caller))) => {
@@ -189,7 +191,7 @@ impl Gateway {
             class: intent.class,
             repeatable: false,
             head_within: DEFAULT_HEAD_TIMEOUT,
-            principal,
+            caller,
             on_asked: on_asked(&recorder),
         };
         let uid = account.uid().to_owned();

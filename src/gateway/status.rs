@@ -145,6 +145,7 @@ impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Self {
         let is_passing = match &error {
             RequestError::NoAgent { is_expected, .. } => *is_expected,
+            RequestError::ReplicaAway(_) => true,
             // The agent has just died. A read may be sent again, and so may what was not sent.
             RequestError::NoAnswer { message, .. } => message == LOST,
             RequestError::NotSent(failure) => failure.message == UNSENT,
@@ -209,6 +210,7 @@ mod tests {
             ),
             (RequestError::NotSent(failure(UNSENT)), 503, "ServiceUnavailable", true),
             (RequestError::NotSent(failure("no connection")), 503, "ServiceUnavailable", false),
+            (RequestError::ReplicaAway("no connection".to_owned()), 503, "ServiceUnavailable", true),
             (RequestError::Forbidden("policy: no".to_owned()), 403, "Forbidden", false),
             (
                 RequestError::Invalid { message: "9 MiB".to_owned(), is_too_large: true },

@@ -25,9 +25,9 @@ use super::checks::wanted;
 use super::paths::AccountPath;
 use super::proxying::on_asked;
 use super::records::{Recorder, SharedRecorder};
-use super::tls::certified_key;
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
+use crate::certificates::certified_key;
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use crate::operations::tests::account;
 use crate::operations::tests::fakes::{

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
+
+use crate::certificates::{CertificateError, certified_key};
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,15 +27,9 @@ pub enum TlsError {
         /// Why.
         source: io::Error,
     },
-    /// The text is no PEM.
-    #[error("the certificate or its private key is no PEM")]
-    Pem(#[from] pem::Error),
-    /// There is no certificate.
-    #[error("there is no certificate in it")]
-    Empty,
-    /// The key cannot be used, or is not that of the certificate.
-    #[error("the private key cannot be used with the certificate")]
-    Key(#[from] rustls::Error),
+    /// What they hold cannot be used.
+    #[error(transparent)]
+    Unfit(#[from] CertificateError),
 }
 
 /// Certificate and private key of the settings, both PEM.
@@ -56,23 +51,8 @@ impl TlsFiles {
             let text = tokio::fs::read(path).await;
             text.map_err(|source| TlsError::File { path: path.clone(), source })
         };
-        certified_key(&read(&self.certificate).await?, &read(&self.key).await?)
+        Ok(certified_key(&read(&self.certificate).await?, &read(&self.key).await?)?)
     }
-}
-
-/// A certificate with its key, from PEM.
-///
-/// # Errors
-/// They cannot be read, or do not fit.
-pub(super) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsError> {
-    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>()?;
-    if chain.is_empty() {
-        return Err(TlsError::Empty);
-    }
-    let key = ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(key)?)?;
-    let certified = CertifiedKey::new(chain, key);
-    certified.keys_match()?;
-    Ok(certified)
 }
 
 /// The certificate in use; none at first, so that handshakes fail until there is one.

@@ -36,7 +36,10 @@ impl RunFailure {
             outcome: Outcome::failed(status(error, is_unknown), class, error.to_string()),
             before_send: !is_unknown && !is_begun,
             is_passing: is_passing(error),
-            waits_for_agent: matches!(error, RequestError::NoAgent { is_expected: true, .. }),
+            waits_for_agent: matches!(
+                error,
+                RequestError::NoAgent { is_expected: true, .. } | RequestError::ReplicaAway(_)
+            ),
         }
     }
 
@@ -242,6 +245,7 @@ pub(super) fn status(error: &RequestError, is_unknown: bool) -> u16 {
 fn is_passing(error: &RequestError) -> bool {
     match error {
         RequestError::NoAgent { .. }
+        | RequestError::ReplicaAway(_)
         | RequestError::TooMany(_)
         | RequestError::NotSent(_)
         | RequestError::Unknown(_)

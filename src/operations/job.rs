@@ -9,11 +9,12 @@ use http::header::WARNING;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::checks::ContentDigest;
+use super::checks::{ContentDigest, required_verbs};
 use super::in_flight::CountedOperation;
 use super::records;
-use crate::access::Principal;
-use crate::connected_agents::AskedAgent;
+use crate::access::{AccountResource, Principal, Via};
+use crate::connected_agents::{AskedAgent, RequestCaller};
+use crate::request_routing::request_caller;
 use kubesvc_core::operations::Operation;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
@@ -97,6 +98,13 @@ impl Job {
     /// Time that is left.
     pub(super) fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Who asks, for a replica that has the agent. Nobody's rights were reviewed if `operations.auth` is `none`.
+    pub(super) fn request_caller(&self) -> RequestCaller {
+        let is_known = self.principal.via != Via::Nobody;
+        let verbs = required_verbs(self.operation.kind()).iter().filter(|_| is_known);
+        request_caller(&self.principal, verbs.map(|verb| (*verb, AccountResource::Proxy)))
     }
 
     /// Its open row now.

@@ -402,7 +402,7 @@ fn account_request(
         body: RequestBytes::Whole(Bytes::from(request.body)),
         repeatable: !is_write || job.may_run_again,
         head_within: job.left(),
-        principal: job.principal.name.clone(),
+        caller: job.request_caller(),
         on_asked: Some(Arc::new(on_asked)),
         ..AccountRequest::new(method, request.target, class)
     }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::Notify;
@@ -26,7 +25,6 @@ use crate::secrets::SharedKey;
 use kubesvc_core::{FIELD_MANAGER, ReplicaId};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::KubeAccess;
-use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::proxy::client_config;
 
 /// Time limit for resolving the name of this machine.
@@ -143,11 +141,11 @@ fn second_operator(namespace: &str, other: &ReplicaId) -> String {
 /// Joins the other replicas, or runs alone if the settings say so.
 ///
 /// # Errors
-/// A permission, a usable key or the kubeconfig of the API server with the Endpoints is missing.
+/// A permission, a usable authority or the kubeconfig of the API server with the Endpoints is missing.
 pub(super) async fn join(
     settings: &OperatorSettings,
     location: &RunLocation,
-    (address, callers): (SocketAddr, Arc<KnownCallers>),
+    address: SocketAddr,
     agents: Arc<AgentIndex>,
     background: &BackgroundTasks,
     stop: &CancellationToken,
@@ -156,18 +154,18 @@ pub(super) async fn join(
     if settings.cluster_mode == ClusterMode::Local {
         return Ok(Peers::alone(identity));
     }
-    let settings = &settings.cluster;
+    let (calls_port, settings) = (settings.replicas_port, &settings.cluster);
     let lookup = Lookup {
         namespace: settings.namespace.clone().unwrap_or_else(|| location.namespace.clone()),
         service_name_prefix: settings.service_name_prefix.clone(),
         http_port_name: settings.http_port_name.clone(),
         pod_domain: settings.pod_domain().map(str::to_owned),
+        calls_port,
         fail_fast: settings.fail_fast,
     };
     let ways = JoinPoints {
         own: location.kube.clone(),
         agents,
-        callers,
         namespace: location.namespace.clone(),
         discovery: discovery(settings, location).await?,
     };
@@ -212,10 +210,9 @@ async fn from_file(path: &Path) -> Result<Config, OperatorError> {
 }
 
 /// The key that the replicas share, for the versions of credentials.
-#[async_trait]
 impl SharedKey for Peers {
-    async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
-        self.digest(parts, fresh).await
+    fn digest(&self, parts: &[&[u8]]) -> Option<[u8; 32]> {
+        self.digest(parts)
     }
 }
 

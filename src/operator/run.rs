@@ -37,7 +37,8 @@ use crate::hub::{
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
-use crate::peers::{MAX_RELAYED, Peers};
+use crate::peers::Peers;
+use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
@@ -45,7 +46,6 @@ use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::config;
 use kubesvc_runtime::kube_access::{self, KubeAccess};
-use kubesvc_runtime::listen::connection_limits::KnownCallers;
 use kubesvc_runtime::listen::http::HttpMetrics;
 use kubesvc_runtime::rate_limit::RateLimit;
 use kubesvc_runtime::shutdown;
@@ -101,9 +101,7 @@ pub(super) async fn run(
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
     let server = &settings.server;
-    let replicas = Arc::new(KnownCallers::new(MAX_RELAYED));
-    let ports =
-        StartupPorts::open(server, connections.rest, &replicas, &starting, &http, &background, &stop).await?;
+    let ports = StartupPorts::open(server, connections.rest, &starting, &http, &background, &stop).await?;
     let leases = ReplicaLeases::new(settings, &location);
     // Also where startup ends early.
     let releasing = leases.releasing.clone().drop_guard();
@@ -124,7 +122,7 @@ pub(super) async fn run(
 
     let agents = Arc::new(AgentIndex::default());
     let (address, seen) = (ports.rest_address, Arc::clone(&agents));
-    let peers = replicas::join(settings, &location, (address, replicas), seen, &background, &stop).await?;
+    let peers = replicas::join(settings, &location, address, seen, &background, &stop).await?;
     let assembly = Assembly {
         settings,
         background,
@@ -290,6 +288,7 @@ impl Assembly<'_> {
         };
         let left = self.lead(leader, &leases, &hub);
         let also_serving = ports.serving();
+        self.serve_replicas(&hub, &readiness, ports.serving()).await?;
         ports.serve(rest);
         if let Some(gateway) = gateway {
             gateway.serve(location, &self.background, &self.stop, also_serving)?;
@@ -300,6 +299,36 @@ impl Assembly<'_> {
             serving.await
         });
         Ok(readiness)
+    }
+
+    /// Answers the other replicas, if there may be any. `serving` is held until the last call has ended.
+    async fn serve_replicas(
+        &self,
+        hub: &Arc<Hub>,
+        readiness: &Arc<OperatorReadiness>,
+        serving: Arc<DropGuard>,
+    ) -> Result<(), OperatorError> {
+        if !self.peers.takes_calls() {
+            return Ok(());
+        }
+        let (address, port) = (&self.settings.server.address, self.settings.replicas_port);
+        let listener = startup::listen(address, port, "server.address, kubesvc.replicas.port").await?;
+        let readiness = Arc::clone(readiness);
+        let ports = ReplicaPorts {
+            replica_id: self.location.replica_id.clone(),
+            connected_agents: Arc::<Hub>::clone(hub),
+            requests: hub.requests(),
+            accounts: Arc::clone(&self.accounts),
+            access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
+            audit: AuditLog::to_stdout(),
+            answered_for: Arc::new(move || readiness.replicas.answered_for()),
+        };
+        let (peers, stop) = (Arc::clone(&self.peers), self.stop.clone());
+        self.background.spawn("port for replicas", "Answers the other replicas", async move {
+            peers.serve(listener, replica_port::router(ports), stop).await;
+            drop(serving);
+        });
+        Ok(())
     }
 
     /// The API of accounts, if it is to be served.
@@ -510,7 +539,6 @@ impl Assembly<'_> {
             kube: self.location.kube.clone(),
             accounts: Arc::clone(&self.accounts),
             connected_agents: Arc::<Hub>::clone(hub),
-            requests_here: hub.requests(),
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),

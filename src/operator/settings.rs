@@ -87,6 +87,8 @@ settings! {
         cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
         /// How replicas find one another.
         cluster: ClusterSettings = group("kubesvc.cluster-kubernetes");
+        /// port for calls of other replicas, with TLS; they call this one at the same port
+        replicas_port: u16 = key("kubesvc.replicas.port", PORT, "7004");
         /// How replicas elect a leader.
         leader_election: LeaderElectionSettings = group("kubesvc.leaderElection").read_as(leader_election);
         /// Periodic checks of the connected agents.

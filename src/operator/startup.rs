@@ -16,8 +16,7 @@ use super::OperatorError;
 use super::settings::ServerSettings;
 use crate::rest::{self, RestState, StartupState};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
-use kubesvc_runtime::listen::connection_limits::KnownCallers;
-use kubesvc_runtime::listen::http::{HttpLimits, HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, OpenOptions, Store, StoreError};
 
@@ -39,15 +38,13 @@ pub(super) struct StartupPorts {
 }
 
 impl StartupPorts {
-    /// Listens on the ports, and answers from then on. `rest_connections` is the maximum number of REST connections;
-    /// `replicas` are the callers that may have more of them than others.
+    /// Listens on the ports, and answers from then on. `rest_connections` is the maximum number of REST connections.
     ///
     /// # Errors
     /// A port cannot be listened on.
     pub(super) async fn open(
         settings: &ServerSettings,
         rest_connections: usize,
-        replicas: &Arc<KnownCallers>,
         starting: &StartupState,
         http: &HttpMetrics,
         background: &BackgroundTasks,
@@ -77,7 +74,6 @@ impl StartupPorts {
         };
         let rest_server = || {
             let limits = rest::http_limits(rest_connections, settings.limits.clone());
-            let limits = HttpLimits { known_callers: Some(Arc::clone(replicas)), ..limits };
             HttpServer::new("rest", limits, http.clone())
         };
         let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());

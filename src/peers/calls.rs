@@ -222,7 +222,7 @@ impl PeerTransport {
     pub(super) fn is_resting(&self, replica: &Replica) -> bool {
         let mut resting = self.silent.lock();
         resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);
-        let rests = resting.contains_key(&replica.base_url);
+        let rests = resting.contains_key(&replica.calls_at);
         if rests {
             debug!(replica = replica.id.as_str(), "skipped a replica that did not answer a moment ago");
         }
@@ -230,7 +230,7 @@ impl PeerTransport {
     }
 
     pub(super) fn rest(&self, replica: &Replica) {
-        self.silent.lock().insert(replica.base_url.clone(), Instant::now());
+        self.silent.lock().insert(replica.calls_at.clone(), Instant::now());
     }
 }
 

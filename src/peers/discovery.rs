@@ -213,6 +213,7 @@ mod tests {
             service_name_prefix: prefix.into(),
             http_port_name: "http".into(),
             pod_domain: None,
+            calls_port: 7004,
             fail_fast: true,
         };
         seen_in(&serde_json::from_value::<K>(object).expect("an object"), &lookup).len()

@@ -12,6 +12,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::{Mutex, RwLock};
 use tracing::info;
 
+/// Name of the port of calls between replicas in objects that name it, such as those for several replicas on one machine.
+const CALLS_PORT_NAME: &str = "replicas";
+
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
@@ -25,8 +28,8 @@ pub struct Replica {
     pub last_updated: Timestamp,
     /// Whether the id is the name of its pod.
     pub(super) named: bool,
-    /// Its address, from which it calls others; `None` for a host name.
-    pub(super) address: Option<IpAddr>,
+    /// Host and port at which it takes calls of other replicas.
+    pub(super) calls_at: String,
 }
 
 /// The kind of object that an address comes from.
@@ -43,14 +46,17 @@ type SightingsByObject = BTreeMap<(EndpointSource, String), Vec<Sighting>>;
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     names: Option<PodNames>,
+    /// Port of calls between replicas, unless an object names another.
+    calls_port: u16,
     sightings: Mutex<SightingsByObject>,
     replicas: RwLock<Arc<[Replica]>>,
 }
 
 impl Membership {
-    /// Creates an empty membership. With `names`, replicas are reached by the DNS names of their pods.
-    pub(super) fn new(names: Option<PodNames>) -> Self {
-        Self { names, ..Self::default() }
+    /// Creates an empty membership, whose replicas take calls at this port. With `names`, they are reached by the DNS names of
+    /// their pods.
+    pub(super) fn new(names: Option<PodNames>, calls_port: u16) -> Self {
+        Self { names, calls_port, ..Self::default() }
     }
 
     /// The replicas, by id.
@@ -92,10 +98,12 @@ impl Membership {
     }
 
     fn replica(&self, member: PeerMember, before: &[Replica]) -> Replica {
-        let base_url = base_url(&member.host, member.port, self.names.as_ref());
-        let PeerMember { id, named, ready, host, .. } = member;
-        let address = host.parse().ok();
-        let new = Replica { id: id.into(), base_url, ready, named, address, last_updated: Timestamp::now() };
+        let PeerMember { id, named, ready, host, port, calls_port } = member;
+        let reached = reached_at(&host, self.names.as_ref());
+        let base_url = base_url(&reached, port);
+        let calls_at = authority(&reached, calls_port.unwrap_or(self.calls_port));
+        let last_updated = Timestamp::now();
+        let new = Replica { id: id.into(), base_url, ready, named, calls_at, last_updated };
         let same = |one: &&Replica| Replica { last_updated: new.last_updated, ..(*one).clone() } == new;
         before.iter().find(same).cloned().unwrap_or(new)
     }
@@ -133,6 +141,8 @@ pub(super) struct Sighting {
     pub(super) host: String,
     /// REST port.
     pub(super) port: u16,
+    /// Port of calls between replicas, if the object names it.
+    pub(super) calls_port: Option<u16>,
     /// Whether the address is ready.
     pub(super) ready: bool,
 }
@@ -148,6 +158,8 @@ struct PeerMember {
     host: String,
     /// REST port.
     port: u16,
+    /// Port of calls between replicas, if an object names it.
+    calls_port: Option<u16>,
     /// Whether any object lists it as ready.
     ready: bool,
 }
@@ -165,15 +177,19 @@ pub(super) struct PodNames {
 pub(super) fn of_endpoints(endpoints: &Endpoints, port_name: &str) -> Vec<Sighting> {
     let mut seen = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
-        let ports = subset.ports.iter().flatten();
-        let mut ports =
-            ports.filter(|port| is_rest(port.name.as_deref(), port.protocol.as_deref(), port_name));
-        let Some(port) = ports.find_map(|port| u16::try_from(port.port).ok()) else { continue };
+        let port_of = |wanted: &str| {
+            let mut ports = subset.ports.iter().flatten();
+            let port = ports.find(|port| is_port(port.name.as_deref(), port.protocol.as_deref(), wanted))?;
+            u16::try_from(port.port).ok()
+        };
+        let Some(port) = port_of(port_name) else { continue };
+        let calls_port = port_of(CALLS_PORT_NAME);
         let mut take = |addresses: &Option<Vec<EndpointAddress>>, ready| {
             seen.extend(addresses.iter().flatten().map(|address| Sighting {
                 pod: pod(address.target_ref.as_ref()),
                 host: address.ip.clone(),
                 port,
+                calls_port,
                 ready,
             }));
         };
@@ -185,22 +201,24 @@ pub(super) fn of_endpoints(endpoints: &Endpoints, port_name: &str) -> Vec<Sighti
 
 /// The addresses in an EndpointSlice that has a port of this name. An empty name means an unnamed port.
 pub(super) fn of_slice(slice: &EndpointSlice, port_name: &str) -> Vec<Sighting> {
-    let ports = slice.ports.iter().flatten();
-    let mut ports = ports.filter(|port| is_rest(port.name.as_deref(), port.protocol.as_deref(), port_name));
-    let Some(port) = ports.find_map(|port| port.port.and_then(|port| u16::try_from(port).ok())) else {
-        return Vec::new();
+    let port_of = |wanted: &str| {
+        let mut ports = slice.ports.iter().flatten();
+        let port = ports.find(|port| is_port(port.name.as_deref(), port.protocol.as_deref(), wanted))?;
+        port.port.and_then(|port| u16::try_from(port).ok())
     };
+    let Some(port) = port_of(port_name) else { return Vec::new() };
+    let calls_port = port_of(CALLS_PORT_NAME);
     let each = slice.endpoints.iter().filter_map(|endpoint| {
         // All addresses of one endpoint belong to the same pod.
         let host = endpoint.addresses.first()?.clone();
         // An absent condition means ready.
         let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
-        Some(Sighting { pod: pod(endpoint.target_ref.as_ref()), host, port, ready })
+        Some(Sighting { pod: pod(endpoint.target_ref.as_ref()), host, port, calls_port, ready })
     });
     each.collect()
 }
 
-fn is_rest(name: Option<&str>, protocol: Option<&str>, wanted: &str) -> bool {
+fn is_port(name: Option<&str>, protocol: Option<&str>, wanted: &str) -> bool {
     name.unwrap_or_default() == wanted && protocol.is_none_or(|protocol| protocol == "TCP")
 }
 
@@ -225,7 +243,9 @@ fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMembe
             continue;
         };
         let ready = of_pod.iter().any(|one| one.ready);
-        members.insert((*pod).to_owned(), member((*pod).to_owned(), true, best, ready));
+        let calls_port = of_pod.iter().filter_map(|one| one.calls_port).min();
+        let member = member((*pod).to_owned(), true, best, ready);
+        members.insert((*pod).to_owned(), PeerMember { calls_port, ..member });
     }
     for sighting in nameless {
         let same = |one: &&Sighting| one.host == sighting.host && one.port == sighting.port;
@@ -237,12 +257,13 @@ fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMembe
         };
         let known = members.entry(id.clone()).or_insert_with(|| member(id, false, sighting, false));
         known.ready |= sighting.ready;
+        known.calls_port = known.calls_port.or(sighting.calls_port);
     }
     members.into_values().collect()
 }
 
 fn member(id: String, named: bool, at: &Sighting, ready: bool) -> PeerMember {
-    PeerMember { id, named, host: at.host.clone(), port: at.port, ready }
+    PeerMember { id, named, host: at.host.clone(), port: at.port, calls_port: at.calls_port, ready }
 }
 
 fn family(host: &str) -> u8 {
@@ -254,20 +275,24 @@ fn family(host: &str) -> u8 {
 }
 
 /// `host:port`, with an IPv6 address in brackets.
-fn authority(host: &str, port: u16) -> String {
+pub(super) fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Base URL of a replica's REST API: by address, or by the DNS name of the pod with this address.
-pub(super) fn base_url(host: &str, port: u16, names: Option<&PodNames>) -> String {
-    let authority = match (names, host.parse::<IpAddr>()) {
+/// Host by which a replica is reached: its address, or the DNS name of the pod with this address.
+fn reached_at(host: &str, names: Option<&PodNames>) -> String {
+    match (names, host.parse::<IpAddr>()) {
         (Some(PodNames { namespace, domain }), Ok(_)) => {
             let dashed = host.replace(['.', ':'], "-");
-            format!("{dashed}.{namespace}.pod.{}:{port}", domain.trim_matches('.'))
+            format!("{dashed}.{namespace}.pod.{}", domain.trim_matches('.'))
         }
-        _ => authority(host, port),
-    };
-    format!("http://{authority}")
+        _ => host.to_owned(),
+    }
+}
+
+/// Base URL of a replica's REST API.
+pub(super) fn base_url(host: &str, port: u16) -> String {
+    format!("http://{}", authority(host, port))
 }
 
 #[cfg(test)]
@@ -277,7 +302,7 @@ mod tests {
     use super::*;
 
     fn sightings(pod: &str, ready: bool) -> Vec<Sighting> {
-        vec![Sighting { pod: Some(pod.into()), host: "10.0.0.1".into(), port: 7002, ready }]
+        vec![Sighting { pod: Some(pod.into()), host: "10.0.0.1".into(), port: 7002, calls_port: None, ready }]
     }
 
     fn listed(membership: &Membership) -> Vec<(ReplicaId, bool)> {
@@ -321,7 +346,7 @@ mod tests {
     }
 
     fn seen(pod: Option<&str>, host: &str, port: u16, ready: bool) -> Sighting {
-        Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port, ready }
+        Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port, calls_port: None, ready }
     }
 
     fn ids(members: &[PeerMember]) -> Vec<(&str, String, bool)> {
@@ -400,16 +425,34 @@ mod tests {
     #[test]
     fn a_replica_is_reached_by_address_or_by_the_name_of_its_pod() {
         let names = PodNames { namespace: "spinnaker".into(), domain: "cluster.local".into() };
-        assert_eq!(base_url("10.0.15.246", 7002, None), "http://10.0.15.246:7002");
-        assert_eq!(base_url("fd00::1", 7002, None), "http://[fd00::1]:7002");
-        assert_eq!(
-            base_url("10.0.15.246", 7002, Some(&names)),
-            "http://10-0-15-246.spinnaker.pod.cluster.local:7002"
-        );
-        assert_eq!(
-            base_url("fd00::1", 7002, Some(&names)),
-            "http://fd00--1.spinnaker.pod.cluster.local:7002"
-        );
-        assert_eq!(base_url("other.example", 80, Some(&names)), "http://other.example:80");
+        assert_eq!(base_url(&reached_at("10.0.15.246", None), 7002), "http://10.0.15.246:7002");
+        assert_eq!(base_url(&reached_at("fd00::1", None), 7002), "http://[fd00::1]:7002");
+        let by_name = |host: &str| reached_at(host, Some(&names));
+        assert_eq!(by_name("10.0.15.246"), "10-0-15-246.spinnaker.pod.cluster.local");
+        assert_eq!(by_name("fd00::1"), "fd00--1.spinnaker.pod.cluster.local");
+        assert_eq!(base_url(&by_name("other.example"), 80), "http://other.example:80");
+    }
+
+    #[test]
+    fn calls_go_to_the_port_of_the_settings_unless_an_object_names_another() {
+        let membership = Membership::new(None, 7004);
+        let calls_at = || membership.replicas().iter().map(|one| one.calls_at.clone()).collect::<Vec<_>>();
+        let ports = |named: bool| {
+            let calls = json!({"name": "replicas", "port": 7104});
+            let all = [json!({"name": "http", "port": 7002}), calls];
+            json!(all[..1 + usize::from(named)])
+        };
+        let of_both = |named| {
+            let slice = slice(json!({"addressType": "IPv6", "metadata": {}, "ports": ports(named),
+                "endpoints": [{"addresses": ["fd00::1"], "targetRef": {"kind": "Pod", "name": "a"}}]}));
+            let endpoints = endpoints(json!({"metadata": {}, "subsets": [
+                {"addresses": [{"ip": "10.0.0.2"}], "ports": ports(named)}]}));
+            membership.record(EndpointSource::EndpointSlices, "s".into(), of_slice(&slice, "http"));
+            membership.record(EndpointSource::Endpoints, "s".into(), of_endpoints(&endpoints, "http"));
+        };
+        of_both(false);
+        assert_eq!(calls_at(), ["10.0.0.2:7004", "[fd00::1]:7004"]);
+        of_both(true);
+        assert_eq!(calls_at(), ["10.0.0.2:7104", "[fd00::1]:7104"]);
     }
 }

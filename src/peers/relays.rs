@@ -1,90 +1,43 @@
-//! Requests to accounts that the agents of another replica make: which replicas are asked, and the calls. They have
-//! connections and a bound of their own, so that long answers hold up no other call.
+//! Requests to accounts that the agents of another replica make: which replicas are asked, and the call. They have a bound of
+//! their own, so that long answers keep no other call from being made.
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyDataStream, Full};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use hyper::upgrade::Upgraded;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
-use jiff::Timestamp;
-use prost::bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::io::ReaderStream;
 
 use super::calls::{connected, replicas_of};
-use super::client::{CallError, PeerCall, http_client, refused, unproven, unreachable, whole};
-use super::frames::{FrameSigner, IncomingBytes, PeerFrames};
-use super::key::SigningKey;
-use super::signature::{self, CallStamp, FrameSide, RELAYED_FOR, SignedCall};
+use super::client::{CallError, PeerCall, read_whole, refused, unreachable};
+use super::connections::{CallBody, NoAnswer};
 use super::{PeerTransport, Peers, Replica};
 use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
-use kubesvc_runtime::telemetry::errors::chain;
 
 /// Maximum number of relayed requests at once.
 pub const MAX_RELAYED: usize = 1024;
-/// Protocol of a relayed request that is upgraded: frames both ways.
-pub const FRAMES_PROTOCOL: &str = "kubesvc-frames";
-/// Bytes that are read at once of an upgraded call.
-const READ_BYTES: usize = 64 * 1024;
 /// Time limit for another replica to say that it asks an agent. The answer of the cluster may be longer in coming.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The connections of relayed requests.
-pub(super) struct RelayClient {
-    http: Client<HttpConnector, Full<Bytes>>,
-    slots: Arc<Semaphore>,
-}
-
-impl Default for RelayClient {
-    fn default() -> Self {
-        Self { http: http_client(), slots: Arc::new(Semaphore::new(MAX_RELAYED)) }
-    }
-}
-
-/// A call that is answered in frames.
-#[derive(Clone, Debug)]
-pub struct RelayedCall {
-    /// Method of the call.
-    pub method: Method,
-    /// Path and query of the call.
-    pub path: String,
-    /// For whom it is relayed, in ASCII.
-    pub relayed_for: Option<String>,
-    /// Body.
-    pub body: Bytes,
-    /// Whether both sides send frames.
-    pub upgrade: bool,
-    /// When its caller waits no more.
-    pub deadline: Instant,
-}
-
-/// An answer in frames.
+/// The answer of another replica to a relayed request.
 pub struct RelayedAnswer {
-    /// The frames of the other replica.
-    pub frames: PeerFrames,
-    /// What takes frames of this one, after an upgrade.
-    pub upgraded: Option<(WriteHalf<TokioIo<Upgraded>>, FrameSigner)>,
+    /// What it says. Dropping it cancels the call.
+    pub body: Incoming,
     /// Counts the request as long as its answer is read.
     pub slot: OwnedSemaphorePermit,
 }
 
-/// Why another replica does not answer in frames.
+/// Why another replica does not relay a request.
 #[derive(Debug)]
 pub enum RelayFailure {
     /// It has no agent for the request.
     NotHere,
+    /// It cannot be reached, and has not got the request.
+    Unreachable(CallError),
     /// Nothing was executed.
     NotSent(CallError),
     /// The call may have been executed.
@@ -154,88 +107,45 @@ impl Peers {
         processes.collect()
     }
 
-    /// Makes a call that is answered in frames.
+    /// URL of a path at another replica.
+    pub fn url(&self, to: &Replica, path: &str) -> String {
+        super::client::url(to, path)
+    }
+
+    /// Makes a call that relays a request, or recalls its answer. `deadline` is for the head of the answer, which the other
+    /// replica gives as soon as it asks an agent.
     ///
     /// # Errors
     /// The replica has no agent for it, or cannot be asked.
     pub async fn relay_request(
         &self,
         to: &Replica,
-        call: &RelayedCall,
+        call: Request<CallBody>,
+        deadline: Instant,
     ) -> Result<RelayedAnswer, RelayFailure> {
         let Some(link) = &self.transport else { return Err(RelayFailure::NotHere) };
-        let slot = Arc::clone(&link.relays.slots).try_acquire_owned().map_err(|_| RelayFailure::TooMany)?;
+        let slot = Arc::clone(&link.relays).try_acquire_owned().map_err(|_| RelayFailure::TooMany)?;
         if link.is_resting(to) {
-            return Err(RelayFailure::NotSent(unreachable(to, "it did not answer a moment ago".to_owned())));
+            let why = "it did not answer a moment ago".to_owned();
+            return Err(RelayFailure::Unreachable(unreachable(to, why)));
         }
         self.metrics.calls.inc();
-        let key = link.key.current();
-        // The head of a watch may be long in coming; the other replica answers at once that it asks.
-        let until = call.deadline.min(Instant::now() + OPENING_TIMEOUT);
-        let opening = timeout_at(until, self.open(link, to, call, &key));
-        let opened = opening.await.unwrap_or_else(|_| {
+        let until = deadline.min(Instant::now() + OPENING_TIMEOUT);
+        let opened = timeout_at(until, open(link, to, call)).await.unwrap_or_else(|_| {
             Err(RelayFailure::Unsure(unreachable(to, "it did not answer in time".to_owned())))
         });
         match opened {
-            Ok((frames, upgraded)) => Ok(RelayedAnswer { frames, upgraded, slot }),
+            Ok(body) => Ok(RelayedAnswer { body, slot }),
             Err(failure) => {
-                if let RelayFailure::NotSent(_) | RelayFailure::Unsure(_) = &failure {
+                if !matches!(failure, RelayFailure::NotHere) {
                     self.metrics.failed.inc();
                 }
-                if matches!(failure, RelayFailure::NotSent(CallError::Unreachable { .. })) {
+                if matches!(failure, RelayFailure::Unreachable(_)) {
                     link.rest(to);
                 }
                 Err(failure)
             }
         }
-    }
-
-    async fn open(
-        &self,
-        link: &PeerTransport,
-        to: &Replica,
-        call: &RelayedCall,
-        key: &Arc<SigningKey>,
-    ) -> Result<(PeerFrames, Option<Upgrade>), RelayFailure> {
-        let stamp = CallStamp::new(
-            self.replica_id.as_str(),
-            to.id.as_str(),
-            Timestamp::now().as_millisecond(),
-            ulid::Ulid::generate().to_string(),
-        );
-        let request = signed_request(to, call, &stamp, key).map_err(RelayFailure::NotSent)?;
-        let answer = link.relays.http.request(request).await.map_err(|problem| {
-            let error = unreachable(to, chain(&problem));
-            if problem.is_connect() { RelayFailure::NotSent(error) } else { RelayFailure::Unsure(error) }
-        })?;
-        let nonce = &stamp.nonce;
-        if answer.status() == StatusCode::UNAUTHORIZED {
-            // The key may be another one by now; the next call has it.
-            link.key.other_than(key).await;
-        }
-        let wanted = if call.upgrade { StatusCode::SWITCHING_PROTOCOLS } else { StatusCode::OK };
-        if answer.status() != wanted {
-            let (status, body) = whole(to, key, nonce, answer).await.map_err(RelayFailure::Unsure)?;
-            link.verified.given(to);
-            return Err(match status {
-                StatusCode::MISDIRECTED_REQUEST => RelayFailure::NotHere,
-                status => RelayFailure::NotSent(refused(to, status, &body)),
-            });
-        }
-        if !signature::answer_fits(answer.headers(), key, nonce, answer.status(), b"") {
-            return Err(RelayFailure::Unsure(unproven(to, answer.status())));
-        }
-        link.verified.given(to);
-        let of = format!("of replica {}", to.id);
-        let frames = |source| PeerFrames::new(&of, source, key, nonce, FrameSide::Answerer);
-        if !call.upgrade {
-            return Ok((frames(body_stream(answer)), None));
-        }
-        let upgraded = hyper::upgrade::on(answer).await;
-        let upgraded = upgraded.map_err(|problem| RelayFailure::Unsure(unreachable(to, chain(&problem))))?;
-        let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        let signer = FrameSigner::new(key, nonce, FrameSide::Caller);
-        Ok((frames(read_stream(reader)), Some((writer, signer))))
     }
 
     /// Another replica by its id.
@@ -276,45 +186,21 @@ impl Peers {
     }
 }
 
-/// What takes the frames of this side.
-type Upgrade = (WriteHalf<TokioIo<Upgraded>>, FrameSigner);
-
-fn signed_request(
-    to: &Replica,
-    call: &RelayedCall,
-    stamp: &CallStamp,
-    key: &SigningKey,
-) -> Result<Request<Full<Bytes>>, CallError> {
-    let signed = SignedCall {
-        method: call.method.as_str(),
-        path: &call.path,
-        body: &call.body,
-        relayed_for: call.relayed_for.as_deref().map(str::as_bytes),
-    };
-    let headers = stamp.headers(key, signed).map_err(|why| unreachable(to, why.to_string()))?;
-    let mut request = Request::builder()
-        .method(&call.method)
-        .uri(format!("{}{}", to.base_url, call.path))
-        .body(Full::new(call.body.clone()))
-        .map_err(|problem| unreachable(to, problem.to_string()))?;
-    let all: &mut HeaderMap = request.headers_mut();
-    all.extend(headers.into_iter().map(|(name, value)| (Some(name), value)));
-    if let Some(relayed_for) = &call.relayed_for {
-        let value = HeaderValue::from_str(relayed_for);
-        all.insert(RELAYED_FOR, value.map_err(|problem| unreachable(to, problem.to_string()))?);
+async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Result<Incoming, RelayFailure> {
+    let answer: Response<Incoming> =
+        link.connections.send(to, call).await.map_err(|problem| match problem {
+            NoAnswer::NotSent(why) => RelayFailure::Unreachable(unreachable(to, why)),
+            NoAnswer::Unsure(why) => RelayFailure::Unsure(unreachable(to, why)),
+        })?;
+    link.verified.given(to);
+    let (parts, body) = answer.into_parts();
+    match parts.status {
+        StatusCode::OK => Ok(body),
+        StatusCode::MISDIRECTED_REQUEST => Err(RelayFailure::NotHere),
+        // It asks an agent only after its head.
+        status => {
+            let body = read_whole(to, body).await.unwrap_or_default();
+            Err(RelayFailure::NotSent(refused(to, status, &body)))
+        }
     }
-    if call.upgrade {
-        all.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        all.insert(header::UPGRADE, HeaderValue::from_static(FRAMES_PROTOCOL));
-    }
-    Ok(request)
-}
-
-fn body_stream(answer: Response<Incoming>) -> IncomingBytes {
-    BodyDataStream::new(answer.into_body()).map(|part| part.map_err(io::Error::other)).boxed()
-}
-
-/// The bytes of one half of an upgraded call.
-pub fn read_stream(reader: ReadHalf<TokioIo<Upgraded>>) -> IncomingBytes {
-    ReaderStream::with_capacity(reader, READ_BYTES).boxed()
 }

@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use http::StatusCode;
+use http::Request;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::RequestRouter;
-use super::messages::{RelayFrame, recall_path};
-use super::relaying::whole;
+use super::messages::{AnswerLine, recall_path};
+use super::relaying::AnswerReader;
 use crate::connected_agents::{
     AccountGrant, AccountResponse, AnsweringAgent, AskedAgent, RecallFailure, RequestError,
 };
-use crate::peers::{PeerFrames, RelayedCall, Replica};
-use kubesvc_core::wire::ops::Head;
+use crate::peers::{CallBody, RelayedAnswer, Replica};
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
-use kubesvc_runtime::request_channel::header_map;
 
 /// Interval between two rounds of questions to the other replicas.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
@@ -159,46 +157,35 @@ impl RequestRouter {
         process: &AnsweringAgent,
         deadline: Instant,
     ) -> Result<AccountResponse, RecallFailure> {
-        let call = RelayedCall {
-            method: http::Method::GET,
-            path: recall_path(request_id, process, deadline.saturating_duration_since(Instant::now())),
-            relayed_for: None,
-            body: prost::bytes::Bytes::new(),
-            upgrade: false,
-            deadline,
-        };
-        let answer = self.peers.relay_request(replica, &call).await.map_err(|_| RecallFailure::NotHere)?;
-        let mut frames = answer.frames;
-        let reading = timeout_at(deadline, read_recalled(&mut frames, process));
+        let path = recall_path(request_id, process, deadline.saturating_duration_since(Instant::now()));
+        let call = Request::get(self.peers.url(replica, &path)).body(CallBody::default());
+        let call = call.map_err(|_| RecallFailure::NotHere)?;
+        let answer = self.peers.relay_request(replica, call, deadline).await;
+        let RelayedAnswer { body, slot: _slot } = answer.map_err(|_| RecallFailure::NotHere)?;
+        let reading = timeout_at(deadline, read_recalled(AnswerReader::new(body), process));
         reading.await.unwrap_or(Err(RecallFailure::TimedOut))
     }
 }
 
-/// Reads the frames of a recall.
+/// Reads the answer of a recall.
 async fn read_recalled(
-    frames: &mut PeerFrames,
+    mut answer: AnswerReader,
     process: &AnsweringAgent,
 ) -> Result<AccountResponse, RecallFailure> {
+    let not_here = |_: String| RecallFailure::NotHere;
     let mut answers = None;
     let head = loop {
-        let frame = frames.next().await.ok().flatten().ok_or(RecallFailure::NotHere)?;
-        match RelayFrame::decode(frame) {
-            Some(RelayFrame::KeepAlive) => {}
-            Some(RelayFrame::Asked(agent)) => answers = Some(agent),
-            Some(RelayFrame::Head(head)) => break head,
-            Some(RelayFrame::NotRecalled(failure)) => return Err(failure),
-            _ => return Err(RecallFailure::NotHere),
+        match answer.line().await.map_err(not_here)? {
+            AnswerLine::Asked(agent) => answers = Some(agent),
+            AnswerLine::Head(head) => break head,
+            AnswerLine::NotRecalled(failure) => return Err(failure),
+            AnswerLine::Failed(_) => return Err(RecallFailure::NotHere),
         }
     };
-    let body = whole(frames).await.map_err(|_| RecallFailure::NotHere)?;
-    let (status, headers) = read_status(head).ok_or(RecallFailure::NotHere)?;
+    let body = answer.whole().await.map_err(not_here)?;
+    let (status, headers) = head.read().ok_or(RecallFailure::NotHere)?;
     let body = stream::once(std::future::ready(body)).boxed();
     let replica_id = answers.ok_or(RecallFailure::NotHere)?.replica_id;
     let agent = AskedAgent { process: process.clone(), replica_id };
     Ok(AccountResponse { status, headers, body, agent })
-}
-
-fn read_status(head: Head) -> Option<(StatusCode, http::HeaderMap)> {
-    let status = StatusCode::from_u16(u16::try_from(head.status).ok()?).ok()?;
-    Some((status, header_map(head.headers)?))
 }

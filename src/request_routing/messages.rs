@@ -1,56 +1,74 @@
-//! What replicas say to one another about requests: the header and the body of a relayed one, and the frames of its
-//! answer. Pure.
+//! What replicas say to one another about requests. A relayed request is an HTTP request: its method, target, headers and body,
+//! with a header that says for whom. The body of its answer begins with lines of JSON, who is asked and then the head, since it is
+//! known before there is a head who is asked; then come the cluster's bytes, and a trailer that says how they ended. Pure.
 
 use std::time::Duration;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use prost::Message as _;
-use prost::bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use prost::bytes::{BufMut as _, Bytes, BytesMut};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::access::{AccountResource, Principal, Via};
 use crate::connected_agents::{
-    AccountGrant, AnsweringAgent, AskedAgent, PreparedRequest, RecallFailure, RequestClass, SendFailure,
+    AccountGrant, AnsweringAgent, AskedAgent, CallerRight, PreparedRequest, RecallFailure, RequestCaller,
+    RequestClass, RequestError, SendFailure,
 };
-use kubesvc_core::wire::ops::{self, Head};
+use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::{AgentId, GrantEpoch};
-use kubesvc_runtime::request_channel::{header_map, wire_headers};
 
-/// What is encoded in the header.
+/// Header that says for whom a request is relayed, and how.
+pub(super) const RELAYED_FOR: HeaderName = HeaderName::from_static("x-kubesvc-for");
+/// Trailer that says how the bytes of an answer ended: `whole`, or the error.
+pub(super) const END: HeaderName = HeaderName::from_static("x-kubesvc-end");
+/// Value of that trailer if the answer is whole.
+const WHOLE: &str = "whole";
+/// Beginning of the names of headers that are meant for the cluster, and that HTTP/2 or the connection would take for its own.
+const HELD: &str = "x-kubesvc-held-";
+/// The names of such headers.
+const HELD_NAMES: [HeaderName; 7] = [
+    header::CONNECTION,
+    header::UPGRADE,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::HOST,
+    header::EXPECT,
+];
+/// What is encoded in a header.
 const HEADER_SET: &AsciiSet = &CONTROLS.add(b'%');
-/// Maximum length of the principal's name in the header, in characters.
-const MAX_PRINCIPAL_CHARS: usize = 256;
-/// Maximum number of bytes in a frame of data.
-pub(super) const MAX_DATA_BYTES: usize = 128 * 1024;
+/// Maximum length of a line, in bytes: a head of 64 KiB, escaped.
+pub(super) const MAX_LINE_BYTES: usize = 512 * 1024;
 
-/// The header `x-kubesvc-for` of a relayed request: JSON, percent-encoded where it is not ASCII.
+/// For whom a request is relayed: the header `x-kubesvc-for`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RelayedFor {
-    /// Name of the user who asks.
-    pub principal: String,
+pub(super) struct RelayedFor {
+    /// Who asks.
+    pub(super) caller: RequestCaller,
     /// ULID of the request.
-    pub request_id: String,
+    pub(super) request_id: String,
     /// Epoch of the account's grant, as the other replica knows it.
-    pub epoch: i64,
+    epoch: i64,
     /// Time until its caller waits no more, in milliseconds: replicas' clocks differ.
-    pub deadline_ms: u64,
+    pub(super) deadline_ms: u64,
     /// What it does: `read`, `write` or `connect`.
-    pub class: String,
+    class: String,
+    /// Whether it is a HEAD, which is relayed as GET: its answer has bytes of its own.
+    pub(super) is_head: bool,
+    /// Whether the connection is to be upgraded.
+    pub(super) upgrade: bool,
+    /// Whether the agent may send it again.
+    pub(super) repeatable: bool,
     /// Agents that were asked already.
-    pub asked: Vec<AgentId>,
+    pub(super) asked: Vec<AgentId>,
 }
 
 /// Why a relayed call cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the relayed request cannot be read: {0}")]
 pub struct RelayedCallError(&'static str);
-
-impl RelayedCallError {
-    pub(super) fn class() -> Self {
-        Self("its class")
-    }
-}
 
 impl RelayedFor {
     pub(super) fn new(
@@ -60,160 +78,183 @@ impl RelayedFor {
         asked: &[AgentId],
     ) -> Self {
         Self {
-            principal: request.principal.chars().take(MAX_PRINCIPAL_CHARS).collect(),
+            caller: request.caller.clone(),
             request_id: request.request_id.clone(),
             epoch: grant.epoch.0,
             deadline_ms: left.as_millis().try_into().unwrap_or(u64::MAX),
             class: request.class.as_str().to_owned(),
+            is_head: request.method == Method::HEAD,
+            upgrade: request.upgrade,
+            repeatable: request.repeatable,
             asked: asked.to_vec(),
         }
     }
 
-    pub(super) fn header(&self) -> String {
-        let json = serde_json::to_string(self).expect("texts and numbers are JSON");
-        utf8_percent_encode(&json, HEADER_SET).to_string()
-    }
-
-    /// Reads the header.
-    ///
-    /// # Errors
-    /// It is malformed.
-    pub fn read(header: &str) -> Result<Self, RelayedCallError> {
-        let json = percent_decode_str(header).decode_utf8().map_err(|_| RelayedCallError("x-kubesvc-for"))?;
-        serde_json::from_str(&json).map_err(|_| RelayedCallError("x-kubesvc-for"))
+    pub(super) fn read(headers: &HeaderMap) -> Result<Self, RelayedCallError> {
+        let value = headers.get(RELAYED_FOR).ok_or(RelayedCallError("x-kubesvc-for is missing"))?;
+        in_header(value).ok_or(RelayedCallError("x-kubesvc-for"))
     }
 
     /// The epoch of the grant, as the other replica knows it.
-    pub fn epoch(&self) -> GrantEpoch {
+    pub(super) fn epoch(&self) -> GrantEpoch {
         GrantEpoch(self.epoch)
     }
 
-    pub(super) fn class(&self) -> Option<RequestClass> {
-        [RequestClass::Read, RequestClass::Write, RequestClass::Connect]
-            .into_iter()
-            .find(|class| class.as_str() == self.class)
+    pub(super) fn class(&self) -> Result<RequestClass, RelayedCallError> {
+        let mut classes = [RequestClass::Read, RequestClass::Write, RequestClass::Connect].into_iter();
+        classes.find(|class| class.as_str() == self.class).ok_or(RelayedCallError("its class"))
     }
 }
 
-/// The body of a relayed call: what the head of an HTTP request may be too small for, and the request's own body.
-pub(super) fn relayed_body(request: &PreparedRequest) -> Bytes {
-    let head = ops::Open {
-        method: request.method.to_string(),
-        target: request.target.clone().into_bytes(),
-        headers: wire_headers(&request.headers),
-        upgrade: request.upgrade,
-        repeatable: request.repeatable,
-        ..ops::Open::default()
-    };
-    let length = head.encoded_len();
-    let mut body = BytesMut::with_capacity(4 + length + request.body.len());
-    body.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    body.extend_from_slice(&head.encode_to_vec());
-    body.extend_from_slice(&request.body);
-    body.freeze()
-}
-
-/// A request as the body of a relayed call has it.
-pub(super) struct RelayedRequest {
-    pub(super) method: Method,
-    pub(super) target: String,
-    pub(super) headers: HeaderMap,
-    pub(super) upgrade: bool,
-    pub(super) repeatable: bool,
-    pub(super) body: Bytes,
-}
-
-pub(super) fn read_relayed_body(mut body: Bytes) -> Result<RelayedRequest, RelayedCallError> {
-    let cut = || RelayedCallError("its body is cut");
-    let length = usize::try_from(body.try_get_u32().map_err(|_| cut())?).map_err(|_| cut())?;
-    if body.len() < length {
-        return Err(cut());
+/// The headers of a relayed request.
+pub(super) fn relayed_headers(request: &PreparedRequest, relayed_for: &RelayedFor) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &request.headers {
+        if name.as_str().starts_with("x-kubesvc-") {
+            continue;
+        }
+        if HELD_NAMES.contains(name) {
+            let held = HeaderName::try_from(format!("{HELD}{name}")).expect("a name with a longer beginning");
+            headers.append(held, value.clone());
+        } else {
+            headers.append(name, value.clone());
+        }
     }
-    let head = ops::Open::decode(body.split_to(length)).map_err(|_| RelayedCallError("its head"))?;
-    Ok(RelayedRequest {
-        method: Method::from_bytes(head.method.as_bytes()).map_err(|_| RelayedCallError("its method"))?,
-        target: String::from_utf8(head.target).map_err(|_| RelayedCallError("its target"))?,
-        headers: header_map(head.headers).ok_or(RelayedCallError("a header"))?,
-        upgrade: head.upgrade,
-        repeatable: head.repeatable,
-        body,
-    })
+    headers.insert(RELAYED_FOR, header_value(relayed_for));
+    headers
 }
 
-/// A frame of an answer; of an upgraded request also of its caller.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum RelayFrame {
-    /// Nothing but a sign of life.
-    KeepAlive,
+/// The headers of the request for the cluster, from those of the relayed one.
+pub(super) fn cluster_headers(relayed: &HeaderMap) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in relayed {
+        let held = name.as_str().strip_prefix(HELD);
+        match held.map(|name| HELD_NAMES.iter().find(|one| *one == name)) {
+            Some(Some(name)) => _ = headers.append(name, value.clone()),
+            Some(None) => {}
+            None if *name == RELAYED_FOR || HELD_NAMES.contains(name) => {}
+            None => _ = headers.append(name, value.clone()),
+        }
+    }
+    headers
+}
+
+/// A line of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum AnswerLine {
     /// An agent is about to be asked, or answers.
     Asked(AskedAgent),
-    /// The head of the answer.
-    Head(Head),
-    /// Bytes of the body.
-    Data(Bytes),
-    /// The body is complete.
-    End,
-    /// There is no answer, or its body ends early.
+    /// The head of the answer. The cluster's bytes follow.
+    Head(AnswerHead),
+    /// There is no answer.
     Failed(SendFailure),
     /// The answer of a write was not recalled.
     NotRecalled(RecallFailure),
 }
 
-impl RelayFrame {
-    pub(super) fn encode(&self) -> Bytes {
-        let (kind, rest): (u8, Bytes) = match self {
-            Self::KeepAlive => return Bytes::new(),
-            Self::Asked(agent) => (1, json(agent)),
-            Self::Head(head) => (2, head.encode_to_vec().into()),
-            Self::Data(bytes) => (3, bytes.clone()),
-            Self::End => (4, Bytes::new()),
-            Self::Failed(failure) => (5, json(failure)),
-            Self::NotRecalled(failure) => (6, json(failure)),
-        };
-        let mut frame = BytesMut::with_capacity(1 + rest.len());
-        frame.put_u8(kind);
-        frame.extend_from_slice(&rest);
-        frame.freeze()
+/// The head of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AnswerHead {
+    status: u16,
+    /// Names and values. Each character of a value stands for a byte.
+    headers: Vec<(String, String)>,
+}
+
+impl AnswerHead {
+    pub(super) fn new(status: StatusCode, headers: &HeaderMap) -> Self {
+        let text = |value: &HeaderValue| value.as_bytes().iter().copied().map(char::from).collect();
+        let headers = headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value)));
+        Self { status: status.as_u16(), headers: headers.collect() }
     }
 
-    /// Reads a frame; `None` if it is none.
-    pub(super) fn decode(mut frame: Bytes) -> Option<Self> {
-        let Some(kind) = frame.first().copied() else { return Some(Self::KeepAlive) };
-        frame.advance(1);
-        Some(match kind {
-            1 => Self::Asked(serde_json::from_slice(&frame).ok()?),
-            2 => Self::Head(Head::decode(frame).ok()?),
-            3 => Self::Data(frame),
-            4 => Self::End,
-            5 => Self::Failed(serde_json::from_slice(&frame).ok()?),
-            6 => Self::NotRecalled(serde_json::from_slice(&frame).ok()?),
-            _ => return None,
-        })
+    /// Status and headers; `None` if they are malformed.
+    pub(super) fn read(self) -> Option<(StatusCode, HeaderMap)> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in self.headers {
+            let value: Vec<u8> = value.chars().map(|one| u8::try_from(one).ok()).collect::<Option<_>>()?;
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            headers.try_append(name, HeaderValue::from_bytes(&value).ok()?).ok()?;
+        }
+        Some((StatusCode::from_u16(self.status).ok()?, headers))
     }
 }
 
-fn json(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("texts and numbers are JSON").into()
+impl AnswerLine {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut line = BytesMut::new().writer();
+        serde_json::to_writer(&mut line, self).expect("texts and numbers are JSON");
+        let mut line = line.into_inner();
+        line.put_u8(b'\n');
+        line.freeze()
+    }
+
+    /// Reads a line, with or without its end; `None` if it is none.
+    pub(super) fn decode(line: &[u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+}
+
+/// The trailer of an answer.
+pub(super) fn end_trailer(end: Result<(), &RequestError>) -> HeaderMap {
+    let value = match end {
+        Ok(()) => HeaderValue::from_static(WHOLE),
+        Err(error) => header_value(error),
+    };
+    HeaderMap::from_iter([(END, value)])
+}
+
+/// Reads the trailer of an answer. Without it, the answer was cut.
+pub(super) fn read_end(trailers: Option<&HeaderMap>) -> Result<(), RequestError> {
+    let cut = || RequestError::Cut("the other replica ended it".to_owned());
+    let value = trailers.and_then(|trailers| trailers.get(END)).ok_or_else(cut)?;
+    if value == WHOLE {
+        return Ok(());
+    }
+    Err(in_header(value).unwrap_or_else(cut))
+}
+
+fn header_value(value: &impl Serialize) -> HeaderValue {
+    let json = serde_json::to_string(value).expect("texts and numbers are JSON");
+    let text = utf8_percent_encode(&json, HEADER_SET).to_string();
+    HeaderValue::try_from(text).expect("it is ASCII without control characters")
+}
+
+fn in_header<T: DeserializeOwned>(value: &HeaderValue) -> Option<T> {
+    let json = percent_decode_str(value.to_str().ok()?).decode_utf8().ok()?;
+    serde_json::from_str(&json).ok()
+}
+
+/// The caller of a request, with the rights that were reviewed.
+pub fn request_caller<'r>(
+    principal: &Principal,
+    rights: impl IntoIterator<Item = (&'r str, AccountResource)>,
+) -> RequestCaller {
+    let rights = rights.into_iter().map(|(verb, resource)| CallerRight {
+        verb: verb.to_owned(),
+        subresource: resource.subresource().to_owned(),
+    });
+    RequestCaller {
+        name: principal.name.clone(),
+        groups: principal.groups.clone(),
+        uid: principal.uid.clone(),
+        extra: principal.extra.clone(),
+        rights: rights.collect(),
+    }
+}
+
+/// The same caller, as the replica that has the agent knows it.
+pub fn relayed_principal(caller: &RequestCaller) -> Principal {
+    let RequestCaller { name, groups, uid, extra, rights: _ } = caller.clone();
+    Principal { name, groups, uid, extra, via: Via::Relayed }
 }
 
 /// `GET /internal/v1/accounts/{uid}/apply-settings`: what the owner of the agent that would be asked says of applying.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplySettingsAnswer {
-    /// `ops.ApplySettings` in hexadecimal; absent: no agent of the replica can be asked.
-    apply: Option<String>,
-}
-
-impl ApplySettingsAnswer {
-    /// Creates the answer.
-    pub fn new(apply: Option<&ops::ApplySettings>) -> Self {
-        Self { apply: apply.map(|apply| hex::encode(apply.encode_to_vec())) }
-    }
-
-    pub(super) fn read(&self) -> Option<ops::ApplySettings> {
-        let bytes = hex::decode(self.apply.as_deref()?).ok()?;
-        ops::ApplySettings::decode(bytes.as_slice()).ok()
-    }
+    /// Absent: no agent of the replica can be asked.
+    pub apply: Option<ApplySettings>,
 }
 
 /// `POST /internal/v1/requests/forget`: writes of an agent's process whose answers their callers have.
@@ -243,8 +284,9 @@ pub(super) fn apply_settings_path(uid: &str) -> String {
     format!("/internal/v1/accounts/{}/apply-settings", encoded(uid))
 }
 
-pub(super) fn proxy_path(uid: &str) -> String {
-    format!("/internal/v1/accounts/{}/proxy/", encoded(uid))
+/// The path of a relayed request, which ends with its target.
+pub(super) fn proxy_path(uid: &str, target: &str) -> String {
+    format!("/internal/v1/accounts/{}/proxy{target}", encoded(uid))
 }
 
 pub(super) fn recall_path(request_id: &str, agent: &AnsweringAgent, within: Duration) -> String {
@@ -258,3 +300,65 @@ pub(super) fn recall_path(request_id: &str, agent: &AnsweringAgent, within: Dura
 }
 
 pub(super) const FORGET_PATH: &str = "/internal/v1/requests/forget";
+
+#[cfg(test)]
+mod tests {
+    use kubesvc_core::wire::common::Failure;
+
+    use super::*;
+    use crate::connected_agents::AccountRequest;
+
+    #[test]
+    fn headers_for_the_cluster_arrive_as_they_were_and_no_caller_writes_those_of_replicas() {
+        let mut request = AccountRequest::new(Method::GET, "/", RequestClass::Read);
+        let name = |text: &'static str| HeaderName::from_static(text);
+        let meant =
+            [("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("content-length", "2"), ("accept", "a")];
+        for (one, value) in meant {
+            request.headers.append(name(one), HeaderValue::from_static(value));
+        }
+        request.headers.append("accept", HeaderValue::from_bytes(b"\xff").expect("a value"));
+        let asked_for = request.headers.clone();
+        request.headers.append(RELAYED_FOR, HeaderValue::from_static("forged"));
+        request.headers.append(name("x-kubesvc-held-te"), HeaderValue::from_static("forged"));
+        let (request, _) = PreparedRequest::new(request).expect("it has no body");
+        let grant =
+            AccountGrant { name: "a".into(), zone: "z".into(), epoch: GrantEpoch(3), holders: Vec::new() };
+        let relayed_for = RelayedFor::new(&grant, &request, Duration::from_secs(1), &["ü%\n".into()]);
+        let mut headers = relayed_headers(&request, &relayed_for);
+        assert!(!headers.contains_key("upgrade"), "HTTP/2 has none");
+        assert_eq!(RelayedFor::read(&headers).expect("well-formed"), relayed_for);
+        headers.insert("content-length", HeaderValue::from_static("9"));
+        assert_eq!(cluster_headers(&headers), asked_for);
+        assert!(RelayedFor::read(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn an_answer_without_its_trailer_was_cut_and_an_error_says_what_it_said() {
+        assert_eq!(read_end(Some(&end_trailer(Ok(())))), Ok(()));
+        let failure = Failure { message: "ü\n%".into(), before_send: true, class: 17, ..Failure::default() };
+        for error in [RequestError::NotSent(failure), RequestError::Cut("so".into())] {
+            assert_eq!(read_end(Some(&end_trailer(Err(&error)))), Err(error));
+        }
+        for trailers in
+            [None, Some(HeaderMap::new()), Some(HeaderMap::from_iter([(END, HeaderValue::from_static("x"))]))]
+        {
+            assert!(matches!(read_end(trailers.as_ref()), Err(RequestError::Cut(_))));
+        }
+    }
+
+    #[test]
+    fn a_head_keeps_every_byte_of_its_values() {
+        let mut headers = HeaderMap::new();
+        let bytes: Vec<u8> = (0x20..=0xff_u8).filter(|byte| *byte != 0x7f).collect();
+        headers.append("x-all", HeaderValue::from_bytes(&bytes).expect("a value"));
+        headers.append("x-all", HeaderValue::from_static("twice"));
+        let line = AnswerLine::Head(AnswerHead::new(StatusCode::CREATED, &headers));
+        let encoded = line.encode();
+        assert_eq!(encoded.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let Some(AnswerLine::Head(head)) = AnswerLine::decode(&encoded) else { unreachable!("it is a head") };
+        assert_eq!(head.read(), Some((StatusCode::CREATED, headers)));
+        let wide = AnswerHead { status: 200, headers: vec![("a".into(), "\u{100}".into())] };
+        assert_eq!(wide.read(), None);
+    }
+}

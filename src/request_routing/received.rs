@@ -1,36 +1,38 @@
 //! Requests that other replicas relay, at the replica that has the agent. They are never relayed again.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::{StreamExt as _, stream};
 use http::Method;
+use http::request::Parts;
+use hyper::body::Frame;
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
-pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError, RelayedFor};
-use super::messages::{MAX_DATA_BYTES, RelayFrame, read_relayed_body};
-use super::relaying::data_frames;
+use super::messages::{AnswerHead, AnswerLine, RelayedFor, cluster_headers, end_trailer};
+pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError};
 use crate::connected_agents::{
-    AccountResponse, AfterFailure, AnsweringAgent, AskedAgent, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS,
-    PreparedRequest, ReplicaRequests, RequestError, SendFailure, UpgradedBytes, is_long,
+    AccountResponse, AnsweringAgent, AskedAgent, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest,
+    ReplicaRequests, RequestError, UpgradedBytes, is_long,
 };
-use crate::peers::{KEEP_ALIVE_INTERVAL, PeerFrames};
 use kubesvc_core::AgentId;
-use kubesvc_core::wire::ops::Head;
-use kubesvc_runtime::request_channel::wire_headers;
 use kubesvc_runtime::shutdown::spawn_named;
 
-/// Number of groups of frames that wait to be written.
-const MAX_WAITING_GROUPS: usize = 4;
+/// Number of parts of an answer that wait to be sent.
+const MAX_WAITING_PARTS: usize = 4;
 /// Maximum time that another replica may wait for an answer.
 const MAX_WAIT: Duration = Duration::from_secs(660);
 
-/// A request that another replica relays.
+/// The parts of an answer: lines, bytes, and a trailer. Dropping them ends the request.
+pub type AnswerParts = BoxStream<'static, io::Result<Frame<Bytes>>>;
+
+/// A request that another replica relays, without its body.
 #[derive(Debug)]
 pub struct ReceivedRequest {
     account_uid: String,
@@ -38,19 +40,18 @@ pub struct ReceivedRequest {
     asked: Vec<AgentId>,
 }
 
-/// Reads a relayed request. `None`: no agent of this replica can be asked, or is expected back.
+/// Reads the head of a relayed request to this target. `None`: no agent of this replica can be asked, or is expected back.
 ///
 /// # Errors
 /// The call is malformed.
 pub fn read(
     here: &dyn ReplicaRequests,
     account_uid: &str,
-    relayed_for: &str,
-    body: Bytes,
+    target: &str,
+    head: &Parts,
 ) -> Result<Option<ReceivedRequest>, RelayedCallError> {
-    let relayed_for = RelayedFor::read(relayed_for)?;
-    let class = relayed_for.class().ok_or_else(RelayedCallError::class)?;
-    let relayed = read_relayed_body(body)?;
+    let relayed_for = RelayedFor::read(&head.headers)?;
+    let class = relayed_for.class()?;
     // A replica that lags behind would ask agents of the former zone.
     let is_behind = here.grant(account_uid).map_or(true, |grant| grant.epoch < relayed_for.epoch());
     let is_nothing_here = here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| {
@@ -64,66 +65,81 @@ pub fn read(
     if is_behind || is_nothing_here {
         return Ok(None);
     }
-    let is_long = is_long(&relayed.method, &relayed.target, relayed.upgrade);
+    let method = if relayed_for.is_head { Method::HEAD } else { head.method.clone() };
+    let is_long = is_long(&method, target, relayed_for.upgrade);
     let most = if is_long { LONG_HEAD_TIMEOUT } else { MAX_WAIT };
     let request = PreparedRequest {
         request_id: relayed_for.request_id,
-        method: relayed.method,
-        target: relayed.target,
-        headers: relayed.headers,
-        body: relayed.body,
-        upgrade: relayed.upgrade,
+        method,
+        target: target.to_owned(),
+        headers: cluster_headers(&head.headers),
+        body: Bytes::new(),
+        upgrade: relayed_for.upgrade,
         class,
-        repeatable: relayed.repeatable,
+        repeatable: relayed_for.repeatable,
         deadline: Instant::now() + Duration::from_millis(relayed_for.deadline_ms).min(most),
-        principal: relayed_for.principal,
+        caller: relayed_for.caller,
         on_asked: None,
         keep_answer: true,
     };
     Ok(Some(ReceivedRequest { account_uid: account_uid.to_owned(), request, asked: relayed_for.asked }))
 }
 
+/// What ended a relayed request, for who records it.
+#[derive(Debug)]
+pub enum RelayedEnd<'e> {
+    /// An agent gave the head of an answer.
+    Answered(&'e AccountResponse),
+    /// There is no answer.
+    Failed(&'e RequestError),
+}
+
+/// Called with the head of an answer, or with the failure.
+pub type HeadObserver = Box<dyn FnOnce(RelayedEnd<'_>) + Send>;
+
 impl ReceivedRequest {
-    /// Whether both sides send frames.
-    pub fn is_upgrade(&self) -> bool {
-        self.request.upgrade
+    /// The request.
+    pub fn request(&self) -> &PreparedRequest {
+        &self.request
     }
 
-    /// Makes the request. Returns the frames of its answer, to be signed. Dropping them cancels it.
-    pub fn frames(
-        self,
+    /// Makes the request, with its body or with what its caller sends after the upgrade. Returns the parts of its answer.
+    pub fn answer(
+        mut self,
         here: Arc<dyn ReplicaRequests>,
-        caller: Option<PeerFrames>,
-    ) -> BoxStream<'static, Bytes> {
+        body: Bytes,
+        upgraded: Option<UpgradedBytes>,
+        observer: HeadObserver,
+    ) -> AnswerParts {
+        self.request.body = body;
         let span = tracing::info_span!("relayed request", requestId = self.request.request_id);
-        let (frames, waiting) = mpsc::channel(MAX_WAITING_GROUPS);
+        let (parts, waiting) = mpsc::channel(MAX_WAITING_PARTS);
         let answering = async move {
             // An error: the other replica reads no more.
-            let _ = answer(here, self, caller, &frames).await;
+            let _ = answer(here, self, upgraded, observer, &parts).await;
         };
         boxed(waiting, spawn_named("relayed request", answering.instrument(span)))
     }
 }
 
-/// Asks a process of an agent for the answer of a write. Returns the frames of its answer; `None`: the process is not
+/// Asks a process of an agent for the answer of a write. Returns the parts of its answer; `None`: the process is not
 /// connected here.
 pub fn recall(
     here: Arc<dyn ReplicaRequests>,
     request_id: String,
     agent: AnsweringAgent,
     within: Duration,
-) -> Option<BoxStream<'static, Bytes>> {
+) -> Option<AnswerParts> {
     if !here.has_process(&agent) {
         return None;
     }
-    let (frames, waiting) = mpsc::channel(MAX_WAITING_GROUPS);
+    let (parts, waiting) = mpsc::channel(MAX_WAITING_PARTS);
     let recalling = async move {
         let deadline = Instant::now() + within.min(MAX_WAIT);
         let recalled = here.recall_here(&request_id, &agent, deadline, true);
-        let recalled = while_alive(&frames, recalled).await?;
-        match recalled {
-            Ok(response) => say_answer(&frames, response).await,
-            Err(failure) => say(&frames, RelayFrame::NotRecalled(failure)).await,
+        match while_read(&parts, recalled).await? {
+            Ok(response) => say_answer(&parts, response).await,
+            Err(failure) => say(&parts, &AnswerLine::NotRecalled(failure)).await,
         }
     };
     Some(boxed(waiting, spawn_named("relayed recall", async move { drop(recalling.await) })))
@@ -141,36 +157,36 @@ pub fn forget(here: &dyn ReplicaRequests, call: &ForgetCall) {
 /// The other replica reads no more.
 struct Gone;
 
-async fn say(frames: &mpsc::Sender<Vec<Bytes>>, frame: RelayFrame) -> Result<(), Gone> {
-    frames.send(vec![frame.encode()]).await.map_err(|_| Gone)
+async fn give(parts: &mpsc::Sender<Frame<Bytes>>, part: Frame<Bytes>) -> Result<(), Gone> {
+    parts.send(part).await.map_err(|_| Gone)
 }
 
-/// Sends frames that leave together.
-async fn say_all(frames: &mpsc::Sender<Vec<Bytes>>, group: &[RelayFrame]) -> Result<(), Gone> {
-    frames.send(group.iter().map(RelayFrame::encode).collect()).await.map_err(|_| Gone)
+async fn say(parts: &mpsc::Sender<Frame<Bytes>>, line: &AnswerLine) -> Result<(), Gone> {
+    give(parts, Frame::data(line.encode())).await
 }
 
-/// Waits for something, and shows meanwhile that this side is alive.
-async fn while_alive<T>(
-    frames: &mpsc::Sender<Vec<Bytes>>,
+async fn end(parts: &mpsc::Sender<Frame<Bytes>>, end: Result<(), &RequestError>) -> Result<(), Gone> {
+    give(parts, Frame::trailers(end_trailer(end))).await
+}
+
+/// Waits for something as long as the other replica reads.
+async fn while_read<T>(
+    parts: &mpsc::Sender<Frame<Bytes>>,
     waited: impl Future<Output = T>,
 ) -> Result<T, Gone> {
-    tokio::pin!(waited);
-    loop {
-        tokio::select! {
-            biased;
-            () = frames.closed() => return Err(Gone),
-            done = &mut waited => return Ok(done),
-            () = sleep(KEEP_ALIVE_INTERVAL) => say(frames, RelayFrame::KeepAlive).await?,
-        }
+    tokio::select! {
+        biased;
+        () = parts.closed() => Err(Gone),
+        done = waited => Ok(done),
     }
 }
 
 async fn answer(
     here: Arc<dyn ReplicaRequests>,
     received: ReceivedRequest,
-    caller: Option<PeerFrames>,
-    frames: &mpsc::Sender<Vec<Bytes>>,
+    mut upgraded: Option<UpgradedBytes>,
+    observer: HeadObserver,
+    parts: &mpsc::Sender<Frame<Bytes>>,
 ) -> Result<(), Gone> {
     let ReceivedRequest { account_uid, mut request, asked } = received;
     let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
@@ -182,96 +198,54 @@ async fn answer(
             let _ = tell.try_send(agent.clone());
         }));
     }
-    let mut upgraded = caller.map(bytes_of_caller);
     let sent = {
         let sending = here.send_here(&account_uid, &request, &mut upgraded, &asked);
         tokio::pin!(sending);
         loop {
             tokio::select! {
                 biased;
-                () = frames.closed() => return Err(Gone),
-                Some(agent) = told.recv() => say(frames, RelayFrame::Asked(agent)).await?,
+                () = parts.closed() => return Err(Gone),
+                Some(agent) = told.recv() => say(parts, &AnswerLine::Asked(agent)).await?,
                 sent = &mut sending => break sent,
-                () = sleep(KEEP_ALIVE_INTERVAL) => say(frames, RelayFrame::KeepAlive).await?,
             }
         }
     };
+    observer(match &sent {
+        Ok(response) => RelayedEnd::Answered(response),
+        Err(failure) => RelayedEnd::Failed(&failure.error),
+    });
     // The caller lets each agent that was asked forget how the write ended there.
     while let Ok(agent) = told.try_recv() {
-        say(frames, RelayFrame::Asked(agent)).await?;
+        say(parts, &AnswerLine::Asked(agent)).await?;
     }
     match sent {
-        Ok(response) => say_answer(frames, response).await,
-        Err(failure) => say(frames, RelayFrame::Failed(failure)).await,
+        Ok(response) => say_answer(parts, response).await,
+        Err(failure) => {
+            say(parts, &AnswerLine::Failed(failure)).await?;
+            end(parts, Ok(())).await
+        }
     }
 }
 
-async fn say_answer(frames: &mpsc::Sender<Vec<Bytes>>, response: AccountResponse) -> Result<(), Gone> {
-    let headers = wire_headers(&response.headers);
-    let head = Head { status: response.status.as_u16().into(), headers };
-    let mut start = vec![RelayFrame::Asked(response.agent), RelayFrame::Head(head)];
-    let (mut body, mut bytes) = (response.body, 0);
-    // A short answer leaves at once.
-    while bytes < MAX_DATA_BYTES {
-        let Some(part) = body.next().now_or_never() else { break };
-        bytes += part.as_ref().and_then(|part| part.as_ref().ok()).map_or(0, Bytes::len);
-        let is_last = !matches!(part, Some(Ok(_)));
-        start.extend(frames_of(part));
-        if is_last {
-            return say_all(frames, &start).await;
-        }
-    }
-    say_all(frames, &start).await?;
+async fn say_answer(parts: &mpsc::Sender<Frame<Bytes>>, response: AccountResponse) -> Result<(), Gone> {
+    say(parts, &AnswerLine::Asked(response.agent)).await?;
+    say(parts, &AnswerLine::Head(AnswerHead::new(response.status, &response.headers))).await?;
+    let mut body = response.body;
     loop {
-        let part = while_alive(frames, body.next()).await?;
-        let is_last = !matches!(part, Some(Ok(_)));
-        for frame in frames_of(part) {
-            say(frames, frame).await?;
-        }
-        if is_last {
-            return Ok(());
+        match while_read(parts, body.next()).await? {
+            Some(Ok(bytes)) => give(parts, Frame::data(bytes)).await?,
+            // As a trailer, and not by a reset, which would overtake the bytes before it.
+            Some(Err(error)) => return end(parts, Err(&error)).await,
+            None => return end(parts, Ok(())).await,
         }
     }
 }
 
-/// The frames of a part of a body, or of its end.
-fn frames_of(part: Option<Result<Bytes, RequestError>>) -> Vec<RelayFrame> {
-    match part {
-        Some(Ok(bytes)) => data_frames(bytes).collect(),
-        Some(Err(error)) => {
-            vec![RelayFrame::Failed(SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() })]
-        }
-        None => vec![RelayFrame::End],
-    }
-}
-
-/// What the caller of an upgraded request sends, from its frames.
-fn bytes_of_caller(frames: PeerFrames) -> UpgradedBytes {
-    let parts = stream::unfold(Some(frames), |frames| async move {
-        let mut frames = frames?;
-        loop {
-            let broken = |why: &str| Some((Err(std::io::Error::other(why.to_owned())), None));
-            let frame = match frames.next().await {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return broken("the other replica ended it"),
-                Err(error) => return broken(&error.to_string()),
-            };
-            return match RelayFrame::decode(frame) {
-                Some(RelayFrame::KeepAlive) => continue,
-                Some(RelayFrame::Data(bytes)) => Some((Ok(bytes), Some(frames))),
-                Some(RelayFrame::End) => None,
-                _ => broken("a frame was not in order"),
-            };
-        }
+/// Parts as they come from a task, which ends with them.
+fn boxed(parts: mpsc::Receiver<Frame<Bytes>>, task: AbortOnDropHandle<()>) -> AnswerParts {
+    let parts = stream::unfold((parts, task), |(mut parts, task)| async move {
+        let part = parts.recv().await?;
+        Some((Ok(part), (parts, task)))
     });
     parts.boxed()
-}
-
-/// Frames as they come from a task, which ends with them.
-fn boxed(groups: mpsc::Receiver<Vec<Bytes>>, task: AbortOnDropHandle<()>) -> BoxStream<'static, Bytes> {
-    let groups = stream::unfold((groups, task), |(mut groups, task)| async move {
-        let group = groups.recv().await?;
-        Some((stream::iter(group), (groups, task)))
-    });
-    groups.flatten().boxed()
 }

@@ -1,33 +1,29 @@
-//! A request that the agents of another replica make, at the replica that asks: the call, and its answer read from
-//! frames.
+//! A request that the agents of another replica make, at the replica that asks: the call, and its answer as it comes.
 
+use std::io;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use http::StatusCode;
-use prost::bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncWriteExt as _, WriteHalf};
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, timeout_at};
-use tokio_util::task::AbortOnDropHandle;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use prost::bytes::{Buf as _, Bytes, BytesMut};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::answer_recovery::Suspects;
-use super::messages::{MAX_DATA_BYTES, RelayFrame, RelayedFor, proxy_path, relayed_body};
+use super::messages::{AnswerLine, MAX_LINE_BYTES, RelayedFor, proxy_path, read_end, relayed_headers};
 use super::{Attempted, RequestRouter};
 use crate::connected_agents::{
     AccountGrant, AccountResponse, AfterFailure, AskedAgent, PreparedRequest, Repetition, RequestError,
     SendFailure, UpgradedBytes,
 };
-use crate::peers::{
-    FrameSigner, KEEP_ALIVE_INTERVAL, MAX_RELAYED, PeerFrames, RelayFailure, RelayedAnswer, RelayedCall,
-    Replica,
-};
+use crate::peers::{CallBody, CallError, MAX_RELAYED, RelayFailure, RelayedAnswer, Replica};
 use kubesvc_core::AgentId;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::wire::common::Failure;
-use kubesvc_core::wire::ops::Head;
-use kubesvc_runtime::request_channel::header_map;
-use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Slack beyond a request's deadline for the other replica to say that it has passed.
 const DEADLINE_SLACK: Duration = Duration::from_millis(500);
@@ -39,14 +35,15 @@ pub(super) type RelayedAccount<'r> = (&'r str, &'r AccountGrant);
 struct Begun {
     /// The agent that was asked last.
     agent: AskedAgent,
-    head: Head,
-    frames: PeerFrames,
+    status: StatusCode,
+    headers: HeaderMap,
+    answer: AnswerReader,
 }
 
-/// How the frames before the head ended.
+/// How an answer ended before its head.
 enum NoHead {
     Failed(Box<SendFailure>),
-    /// The frames broke.
+    /// The way broke.
     Broken(String),
 }
 
@@ -64,21 +61,25 @@ impl RequestRouter {
         // Agents that may be asked there, in case it does not say which one it asked.
         let suspects = self.suspects(&grant.zone, &replica.id);
         let left = request.deadline.saturating_duration_since(Instant::now());
-        let call = RelayedCall {
-            method: http::Method::POST,
-            path: proxy_path(uid),
-            relayed_for: Some(RelayedFor::new(grant, request, left, asked).header()),
-            body: relayed_body(request),
-            upgrade: request.upgrade,
-            deadline: request.deadline + DEADLINE_SLACK,
+        let relayed_for = RelayedFor::new(grant, request, left, asked);
+        let deadline = request.deadline + DEADLINE_SLACK;
+        // Ends what the caller of an upgraded request sends, when its answer ends or is dropped.
+        let ended = CancellationToken::new();
+        let ends = ended.clone().drop_guard();
+        let (give, given) = oneshot::channel();
+        let body = match request.upgrade {
+            true => upgraded_body(given, ended),
+            false => Full::new(request.body.clone()).map_err(|never| match never {}).boxed_unsync(),
         };
-        let RelayedAnswer { frames, upgraded: writer, slot } =
-            match self.peers.relay_request(replica, &call).await {
-                Ok(answer) => answer,
-                Err(failure) => return Err(self.not_relayed(failure, grant, request, suspects)),
-            };
-        let reading = read_head(frames, request, asked_there);
-        let begun = timeout_at(request.deadline + DEADLINE_SLACK, reading).await;
+        let url = self.peers.url(replica, &proxy_path(uid, &request.target));
+        let call = relayed_call(request, &relayed_for, &url, body)
+            .map_err(|error| Attempted::Failed(Box::new(given_up(error))))?;
+        let RelayedAnswer { body, slot } = match self.peers.relay_request(replica, call, deadline).await {
+            Ok(answer) => answer,
+            Err(failure) => return Err(self.not_relayed(failure, grant, request, suspects)),
+        };
+        let reading = read_head(AnswerReader::new(body), request, asked_there);
+        let begun = timeout_at(deadline, reading).await;
         let begun = begun.unwrap_or_else(|_| Err(NoHead::Broken("the time is over".to_owned())));
         let mut begun = match begun {
             Ok(begun) => begun,
@@ -92,26 +93,23 @@ impl RequestRouter {
                 return Err(lost(request, &why, last.map_or(suspects, Suspects::certain)));
             }
         };
-        let (status, headers) = head_of(&begun).ok_or_else(|| {
-            lost(request, "the head is malformed", Suspects::certain(begun.agent.process.clone()))
-        })?;
+        let agent = begun.agent.clone();
         if request.repetition() == Repetition::Recalled {
-            let reading = timeout_at(request.deadline + DEADLINE_SLACK, whole(&mut begun.frames)).await;
+            let reading = timeout_at(deadline, begun.answer.whole()).await;
             let body = reading.unwrap_or_else(|_| Err("the time is over".to_owned()));
-            let body =
-                body.map_err(|why| lost(request, &why, Suspects::certain(begun.agent.process.clone())))?;
+            let body = body.map_err(|why| lost(request, &why, Suspects::certain(agent.process.clone())))?;
             let body = stream::once(std::future::ready(body)).boxed();
-            return Ok(AccountResponse { status, headers, body, agent: begun.agent });
+            return Ok(AccountResponse { status: begun.status, headers: begun.headers, body, agent });
         }
-        let pump = match (writer, upgraded.take()) {
-            (Some((writer, signer)), Some(sent)) if status == StatusCode::SWITCHING_PROTOCOLS => {
-                Some(spawn_named("relayed upgrade", pass_on(sent, writer, signer)))
-            }
-            _ => None,
-        };
-        let body = RelayedBody { frames: begun.frames, _pump: pump, _slot: slot };
+        if begun.status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(sent) = upgraded.take()
+        {
+            // If it is not taken, the call has ended.
+            let _ = give.send(sent);
+        }
+        let body = RelayedBody { answer: begun.answer, _ends: ends, _slot: slot };
         let body = stream::unfold(Some(body), next_part).boxed();
-        Ok(AccountResponse { status, headers, body, agent: begun.agent })
+        Ok(AccountResponse { status: begun.status, headers: begun.headers, body, agent })
     }
 
     fn not_relayed(
@@ -129,6 +127,13 @@ impl RequestRouter {
             RelayFailure::NotHere => {
                 let (account, zone) = (grant.name.clone(), grant.zone.clone());
                 another(RequestError::NoAgent { account, zone, is_expected: false })
+            }
+            RelayFailure::Unreachable(error) => {
+                self.metrics.failed.inc();
+                another(RequestError::ReplicaAway(error.to_string()))
+            }
+            RelayFailure::NotSent(CallError::Refused { status: 403, message, .. }) => {
+                Attempted::Failed(Box::new(given_up(RequestError::Forbidden(message))))
             }
             RelayFailure::NotSent(error) => another(RequestError::NotSent(Failure {
                 message: error.to_string(),
@@ -160,118 +165,162 @@ fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> Attempted {
     Attempted::Failed(Box::new(SendFailure { error, next, asked: suspects.named() }))
 }
 
-/// Reads frames up to the head. Adds the agents that they name to `asked`.
+fn given_up(error: RequestError) -> SendFailure {
+    SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() }
+}
+
+/// The call that relays a request to this URL.
+fn relayed_call(
+    request: &PreparedRequest,
+    relayed_for: &RelayedFor,
+    url: &str,
+    body: CallBody,
+) -> Result<Request<CallBody>, RequestError> {
+    let method = if request.method == Method::HEAD { Method::GET } else { request.method.clone() };
+    let mut call = Request::builder().method(method).uri(url).body(body).ok();
+    // A library may read a target otherwise than the cluster does, such as one with a fragment.
+    call =
+        call.filter(|call| call.uri().path_and_query().is_some_and(|target| url.ends_with(target.as_str())));
+    let mut call = call.ok_or_else(|| RequestError::Invalid {
+        message: format!("the target {:?} cannot be that of a request", request.target),
+        is_too_large: false,
+    })?;
+    *call.headers_mut() = relayed_headers(request, relayed_for);
+    Ok(call)
+}
+
+/// What the caller of an upgraded request sends, once it is given, until that or the answer ends. An error resets the call.
+fn upgraded_body(given: oneshot::Receiver<UpgradedBytes>, ended: CancellationToken) -> CallBody {
+    let sent = stream::once(given).filter_map(|sent| std::future::ready(sent.ok())).flatten().boxed();
+    let parts = stream::unfold(Some((sent, ended)), |state| async move {
+        let (mut sent, ended) = state?;
+        match ended.run_until_cancelled(sent.next()).await {
+            Some(Some(Ok(bytes))) => Some((Ok(Frame::data(bytes)), Some((sent, ended)))),
+            Some(Some(Err(error))) => Some((Err(error), None)),
+            Some(None) => None,
+            None => Some((Err(io::Error::other("its answer has ended")), None)),
+        }
+    });
+    StreamBody::new(parts).boxed_unsync()
+}
+
+/// The answer of another replica: lines, then bytes, then a trailer. Dropped, the call ends.
+pub(super) struct AnswerReader {
+    body: Incoming,
+    /// What was read and not given yet.
+    rest: BytesMut,
+}
+
+impl AnswerReader {
+    pub(super) fn new(body: Incoming) -> Self {
+        Self { body, rest: BytesMut::new() }
+    }
+
+    /// The next line. Cancel safe.
+    ///
+    /// # Errors
+    /// The connection broke, or what came is no line.
+    pub(super) async fn line(&mut self) -> Result<AnswerLine, String> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.rest[searched..].iter().position(|byte| *byte == b'\n') {
+                let line = AnswerLine::decode(&self.rest[..searched + at]);
+                self.rest.advance(searched + at + 1);
+                return line.ok_or_else(|| "a line was malformed".to_owned());
+            }
+            searched = self.rest.len();
+            if searched > MAX_LINE_BYTES {
+                return Err("a line was too long".to_owned());
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(bytes) => self.rest.extend_from_slice(&bytes),
+                    Err(_) => return Err("it ended before its head".to_owned()),
+                },
+                Some(Err(error)) => return Err(chain(&error)),
+                None => return Err("it ended before its head".to_owned()),
+            }
+        }
+    }
+
+    /// The next bytes; `None` if the answer is whole. Cancel safe.
+    ///
+    /// # Errors
+    /// The connection broke: [`RequestError::Cut`]. Or the other replica has not all of it, and says why.
+    async fn bytes(&mut self) -> Option<Result<Bytes, RequestError>> {
+        if !self.rest.is_empty() {
+            return Some(Ok(self.rest.split().freeze()));
+        }
+        let end = match self.body.frame().await {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(bytes) => return Some(Ok(bytes)),
+                Err(frame) => read_end(frame.trailers_ref()),
+            },
+            Some(Err(error)) => Err(RequestError::Cut(chain(&error))),
+            None => read_end(None),
+        };
+        end.err().map(Err)
+    }
+
+    /// Reads all bytes: the whole, or why the other replica has not all of it.
+    ///
+    /// # Errors
+    /// The connection broke, or there are too many.
+    pub(super) async fn whole(&mut self) -> Result<Result<Bytes, RequestError>, String> {
+        let mut body = BytesMut::new();
+        loop {
+            match self.bytes().await {
+                Some(Ok(bytes)) if body.len() + bytes.len() <= MAX_WRITE_ANSWER_BYTES => {
+                    body.extend_from_slice(&bytes);
+                }
+                Some(Ok(_)) => return Err("it is too long".to_owned()),
+                Some(Err(RequestError::Cut(why))) => return Err(why),
+                Some(Err(error)) => return Ok(Err(error)),
+                None => return Ok(Ok(body.freeze())),
+            }
+        }
+    }
+}
+
+/// Reads lines up to the head. Adds the agents that they name to `asked`.
 async fn read_head(
-    mut frames: PeerFrames,
+    mut answer: AnswerReader,
     request: &PreparedRequest,
     asked: &mut Vec<AskedAgent>,
 ) -> Result<Begun, NoHead> {
     let broken = |why: &str| NoHead::Broken(why.to_owned());
     loop {
-        let frame = frames.next().await.map_err(|error| broken(&error.to_string()))?;
-        let frame = frame.ok_or_else(|| broken("it ended before its head"))?;
-        match RelayFrame::decode(frame) {
-            Some(RelayFrame::KeepAlive) => {}
-            Some(RelayFrame::Asked(agent)) => {
+        match answer.line().await.map_err(NoHead::Broken)? {
+            AnswerLine::Asked(agent) => {
                 request.asked(&agent);
                 // The answer names again who gives it.
                 if asked.last() != Some(&agent) {
                     asked.push(agent);
                 }
             }
-            Some(RelayFrame::Failed(failure)) => return Err(NoHead::Failed(Box::new(failure))),
-            Some(RelayFrame::Head(head)) => {
+            AnswerLine::Failed(failure) => return Err(NoHead::Failed(Box::new(failure))),
+            AnswerLine::Head(head) => {
                 let agent = asked.last().cloned().ok_or_else(|| broken("no agent was named"))?;
-                return Ok(Begun { agent, head, frames });
+                let (status, headers) = head.read().ok_or_else(|| broken("the head was malformed"))?;
+                return Ok(Begun { agent, status, headers, answer });
             }
-            _ => return Err(broken("a frame was not in order")),
-        }
-    }
-}
-
-fn head_of(begun: &Begun) -> Option<(StatusCode, http::HeaderMap)> {
-    let status = u16::try_from(begun.head.status).ok()?;
-    Some((StatusCode::from_u16(status).ok()?, header_map(begun.head.headers.clone())?))
-}
-
-/// Reads a body to its end: the whole, or why the other replica has not all of it. The error: the frames broke.
-pub(super) async fn whole(frames: &mut PeerFrames) -> Result<Result<Bytes, RequestError>, String> {
-    let mut body = BytesMut::new();
-    loop {
-        let frame = frames.next().await.map_err(|error| error.to_string())?;
-        match frame.ok_or_else(|| "it ended early".to_owned()).map(RelayFrame::decode)? {
-            Some(RelayFrame::KeepAlive) => {}
-            Some(RelayFrame::Data(bytes)) if body.len() + bytes.len() <= MAX_WRITE_ANSWER_BYTES => {
-                body.extend_from_slice(&bytes);
-            }
-            Some(RelayFrame::End) => return Ok(Ok(body.freeze())),
-            Some(RelayFrame::Failed(failure)) => return Ok(Err(failure.error)),
-            _ => return Err("a frame was not in order".to_owned()),
+            AnswerLine::NotRecalled(_) => return Err(broken("a line was not in order")),
         }
     }
 }
 
 /// A body that is being read. Dropping it ends the call, and so cancels the request.
 struct RelayedBody {
-    frames: PeerFrames,
-    _pump: Option<AbortOnDropHandle<()>>,
+    answer: AnswerReader,
+    _ends: DropGuard,
     _slot: OwnedSemaphorePermit,
 }
 
-/// The next part of a body. One that ends without its last frame ends with an error.
+/// The next part of a body. One that ends without its trailer ends with an error.
 async fn next_part(body: Option<RelayedBody>) -> Option<(Result<Bytes, RequestError>, Option<RelayedBody>)> {
     let mut body = body?;
-    let cut = |why: String| Some((Err(RequestError::Cut(why)), None));
-    loop {
-        let frame = match body.frames.next().await {
-            Ok(Some(frame)) => frame,
-            Ok(None) => return cut("the other replica ended it".to_owned()),
-            Err(error) => return cut(error.to_string()),
-        };
-        return match RelayFrame::decode(frame) {
-            Some(RelayFrame::KeepAlive) => continue,
-            Some(RelayFrame::Data(bytes)) => Some((Ok(bytes), Some(body))),
-            Some(RelayFrame::End) => None,
-            Some(RelayFrame::Failed(failure)) => Some((Err(failure.error), None)),
-            _ => cut("a frame was not in order".to_owned()),
-        };
+    match body.answer.bytes().await? {
+        Ok(bytes) => Some((Ok(bytes), Some(body))),
+        Err(error) => Some((Err(error), None)),
     }
-}
-
-/// Sends what the caller of an upgraded request sends, in frames.
-async fn pass_on<W: tokio::io::AsyncWrite>(
-    mut sent: UpgradedBytes,
-    mut writer: WriteHalf<W>,
-    mut signer: FrameSigner,
-) {
-    loop {
-        let part = tokio::select! {
-            part = sent.next() => part,
-            () = sleep(KEEP_ALIVE_INTERVAL) => Some(Ok(Bytes::new())),
-        };
-        let frames: Vec<_> = match part {
-            Some(Ok(bytes)) if bytes.is_empty() => vec![RelayFrame::KeepAlive],
-            Some(Ok(bytes)) => data_frames(bytes).collect(),
-            // Without its last frame the other side knows that it is not whole.
-            Some(Err(_)) => return drop(writer.shutdown().await),
-            None => vec![RelayFrame::End],
-        };
-        let is_last = matches!(frames.last(), Some(RelayFrame::End));
-        for frame in frames {
-            if writer.write_all(&signer.sign(&frame.encode())).await.is_err() {
-                return;
-            }
-        }
-        if writer.flush().await.is_err() || is_last {
-            return;
-        }
-    }
-}
-
-/// Bytes as frames of data.
-pub(super) fn data_frames(mut bytes: Bytes) -> impl Iterator<Item = RelayFrame> {
-    std::iter::from_fn(move || {
-        let length = bytes.len().min(MAX_DATA_BYTES);
-        (length > 0).then(|| RelayFrame::Data(bytes.split_to(length)))
-    })
 }

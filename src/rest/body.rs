@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
-use http_body_util::BodyExt as _;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tracing::debug;
@@ -15,7 +14,6 @@ use tracing::debug;
 use super::error::RestError;
 use super::memory_limit::{MemoryPermit, busy};
 use super::{RestState, json};
-use kubesvc_core::requests::{MAX_HEADERS_BYTES, MAX_REQUEST_BODY_BYTES, MAX_TARGET_BYTES};
 use kubesvc_core::spinnaker::{AccountInput, is_account_name};
 use kubesvc_runtime::listen::bodies::{BodyPermit, UnreadBody, collect};
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
@@ -25,22 +23,6 @@ use kubesvc_runtime::telemetry::errors::chain;
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of accounts in a request.
 const MAX_ACCOUNTS: usize = 1000;
-/// Maximum size of a body of a call between replicas, in bytes, independent of the limit for callers. A query of 1,000
-/// uids fits easily.
-const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
-
-/// Maximum size of a body of a call between replicas that holds the body of a request to an account, in bytes: the body
-/// itself, its target and its headers.
-const MAX_RELAYED_BODY_BYTES: usize = MAX_REQUEST_BODY_BYTES + MAX_TARGET_BYTES + 2 * MAX_HEADERS_BYTES;
-
-/// What the body of a call between replicas is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerBody {
-    /// A message.
-    Message,
-    /// A request to an account.
-    OfRequest,
-}
 
 /// Media types that a call accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,13 +40,6 @@ pub(super) struct PendingBody {
     headers: HeaderMap,
     body: Body,
     caller: Option<ClientAddress>,
-}
-
-impl PendingBody {
-    /// Creates a request of `caller`.
-    pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<ClientAddress>) -> Self {
-        Self { headers, body, caller }
-    }
 }
 
 impl<S: Send + Sync> FromRequest<S> for PendingBody {
@@ -101,29 +76,6 @@ pub(super) async fn read_optional(
         return Ok(None);
     }
     parse(state, caller, &bytes).await.map(Some)
-}
-
-/// Reads the body of a call of another replica, unparsed.
-pub(super) async fn of_replica(
-    state: &RestState,
-    received: PendingBody,
-    size: PeerBody,
-) -> Result<(Bytes, BodyPermit), RestError> {
-    let (max_bytes, mut permit) = match size {
-        PeerBody::Message => (MAX_PEER_BODY_BYTES, state.limits.of_replica(received.caller)),
-        PeerBody::OfRequest => (MAX_RELAYED_BODY_BYTES, state.limits.relayed(received.caller)),
-    };
-    let expected = expected(&received.headers, max_bytes)?;
-    let bytes = collect(received.body, max_bytes, expected, &mut permit).await?;
-    Ok((bytes, permit))
-}
-
-/// Reads a body that [`of_replica`] has already received.
-pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
-    let collected = body.collect().await;
-    collected
-        .map(http_body_util::Collected::to_bytes)
-        .map_err(|_| RestError::bad_request("the body ended before it was complete"))
 }
 
 async fn parse(

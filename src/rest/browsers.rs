@@ -20,8 +20,8 @@ pub struct BrowserRules {
     pub allowed_origins: Vec<String>,
 }
 
-/// Paths that replicas and probes call by address, so the host name is not checked.
-const BY_ADDRESS: &[&str] = &["/internal/", "/health"];
+/// Beginning of the paths that probes call by address, so the host name is not checked.
+const BY_ADDRESS: &str = "/health";
 
 /// Refuses requests of foreign pages, and adds CORS headers to the answers for allowed origins.
 pub(super) async fn guard(
@@ -30,7 +30,7 @@ pub(super) async fn guard(
     next: Next,
 ) -> Result<Response, RestError> {
     let (headers, path) = (request.headers(), request.uri().path());
-    if !BY_ADDRESS.iter().any(|prefix| path.starts_with(prefix)) {
+    if !path.starts_with(BY_ADDRESS) {
         let called =
             request.uri().authority().map(Authority::as_str).or_else(|| only(headers, &header::HOST));
         check_host(&rules.hosts, called)?;

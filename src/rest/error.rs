@@ -60,10 +60,6 @@ impl RestError {
         Self::new(StatusCode::CONFLICT, message)
     }
 
-    pub(super) fn unauthorized(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, message)
-    }
-
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }

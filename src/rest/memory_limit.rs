@@ -15,12 +15,6 @@ use kubesvc_runtime::listen::connection_limits::ClientAddress;
 const BODIES_KIB: usize = 64 * 1024;
 /// Memory for parsed bodies, in KiB: enough for the largest body.
 const VALUES_KIB: usize = 192 * 1024;
-/// Memory for bodies of other replicas, in KiB.
-const PEER_BODIES_KIB: usize = 16 * 1024;
-/// Memory for bodies of requests that other replicas relay, in KiB.
-const RELAYED_BODIES_KIB: usize = 64 * 1024;
-/// Beginning of the paths of calls that replicas make.
-const PEERS: &str = "/internal/";
 /// Maximum number of concurrent writing requests. Each runs to completion even if its caller has disconnected.
 const MAX_CONCURRENT_WRITES: usize = 1024;
 
@@ -29,11 +23,8 @@ const MAX_CONCURRENT_WRITES: usize = 1024;
 pub(super) struct RestLimits {
     bodies: BodyMemory<Option<ClientAddress>>,
     values: BodyMemory<Option<ClientAddress>>,
-    of_replicas: BodyMemory<Option<ClientAddress>>,
-    relayed: BodyMemory<Option<ClientAddress>>,
     writes: Arc<Semaphore>,
     heads: Arc<UnknownHeads>,
-    heads_of_replicas: Arc<UnknownHeads>,
 }
 
 /// Memory of a parsed body, released on drop.
@@ -46,24 +37,14 @@ impl RestLimits {
         Self {
             bodies: BodyMemory::new(BODIES_KIB.max(kib(max_body_bytes))),
             values: BodyMemory::new(VALUES_KIB.max(kib(max_body_bytes))),
-            of_replicas: BodyMemory::new(PEER_BODIES_KIB),
-            relayed: BodyMemory::new(RELAYED_BODIES_KIB),
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
             heads: Arc::default(),
-            heads_of_replicas: Arc::default(),
         }
     }
 
-    /// Takes the memory of a head until it is known who calls. Heads of calls for replicas have memory of their own, so that
-    /// replicas reach one another whatever others send.
-    pub(super) fn head(
-        &self,
-        caller: ClientAddress,
-        path: &str,
-        bytes: usize,
-    ) -> Result<HeldHead, TooManyHeads> {
-        let heads = if path.starts_with(PEERS) { &self.heads_of_replicas } else { &self.heads };
-        heads.hold(caller, bytes)
+    /// Takes the memory of a head until it is known who calls.
+    pub(super) fn head(&self, caller: ClientAddress, bytes: usize) -> Result<HeldHead, TooManyHeads> {
+        self.heads.hold(caller, bytes)
     }
 
     /// Starts a permit for a caller's body, which grows as the body arrives.
@@ -81,16 +62,6 @@ impl RestLimits {
         let mut permit = self.values.permit(caller);
         permit.grow_until(bytes, until).await.map_err(|_| busy())?;
         Ok(MemoryPermit(Some(permit)))
-    }
-
-    /// Starts a permit for a body of another replica, which grows as the body arrives.
-    pub(super) fn of_replica(&self, caller: Option<ClientAddress>) -> BodyPermit {
-        self.of_replicas.permit(caller)
-    }
-
-    /// Starts a permit for a body of a request that another replica relays, which grows as the body arrives.
-    pub(super) fn relayed(&self, caller: Option<ClientAddress>) -> BodyPermit {
-        self.relayed.permit(caller)
     }
 
     /// Waits for a write slot.

@@ -12,10 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::access::audit::AuditLog;
-use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, AskedAgent, PreparedRequest,
-    RecallFailure, RequestError, SendFailure, UpgradedBytes,
-};
+use crate::connected_agents::AgentView;
 use crate::leases::Replicas;
 use crate::operations::OperationPorts;
 use crate::operations::tests::fakes::{self, AuditLines, ScriptedAccess, ScriptedCluster};
@@ -38,7 +35,6 @@ mod credentials;
 mod fake_api;
 mod malformed;
 mod operations;
-mod relayed;
 mod routes;
 mod serving;
 
@@ -72,58 +68,6 @@ impl ConnectedAgents for NoAgents {
 
     fn disconnect(&self, agent_id: &AgentId, zone: Option<&ZoneId>) -> bool {
         agent_id == "a/1" && zone.is_none_or(|zone| zone == "z")
-    }
-}
-
-#[async_trait]
-impl ReplicaRequests for NoAgents {
-    fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
-        Err(RequestError::NoAccount)
-    }
-
-    fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
-        Err(RequestError::NoAccount)
-    }
-
-    fn processes_of_zone(&self, _: &ZoneId) -> Vec<AnsweringAgent> {
-        Vec::new()
-    }
-
-    fn has_process(&self, _: &AnsweringAgent) -> bool {
-        false
-    }
-
-    async fn send_here(
-        &self,
-        _: &str,
-        _: &PreparedRequest,
-        _: &mut Option<UpgradedBytes>,
-        _: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure> {
-        let (error, next) = (RequestError::NoAccount, AfterFailure::GiveUp);
-        Err(SendFailure { error, next, asked: Vec::new() })
-    }
-
-    async fn recall_here(
-        &self,
-        _: &str,
-        _: &AnsweringAgent,
-        _: tokio::time::Instant,
-        _: bool,
-    ) -> Result<AccountResponse, RecallFailure> {
-        Err(RecallFailure::NotHere)
-    }
-
-    fn forget_here(&self, _: &AnsweringAgent, _: &str) -> bool {
-        false
-    }
-
-    fn apply_settings_here(&self, _: &str) -> Option<kubesvc_core::wire::ops::ApplySettings> {
-        None
-    }
-
-    fn streams(&self) -> tokio::sync::watch::Receiver<u64> {
-        tokio::sync::watch::channel(0).1
     }
 }
 
@@ -438,7 +382,6 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             connected_agents: Arc::new(NoAgents),
             operations,
             look_at_accounts: Arc::new(|| {}),
-            requests_here: Arc::new(NoAgents),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             cache: Arc::new(NoStore),

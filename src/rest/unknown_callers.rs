@@ -33,7 +33,7 @@ pub(super) async fn hold_head(
     let Some(address) = request.extensions().get::<ClientAddress>().copied() else {
         return Ok(next.run(request).await);
     };
-    let held = state.limits.head(address, request.uri().path(), head_bytes(request.uri(), request.headers()));
+    let held = state.limits.head(address, head_bytes(request.uri(), request.headers()));
     let held = held.map_err(|error| {
         let error = RestError::unavailable(error.to_string());
         if request.uri().path().starts_with(OPERATIONS) {

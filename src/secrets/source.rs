@@ -129,12 +129,11 @@ impl Credentials {
     /// The version under which all replicas know the content. Of a Secret, its own version. Each replica's
     /// copy of a file was written at another time, so a file's version is a digest of the content under a
     /// secret key: readers of the version cannot test guesses of the content.
-    async fn version(&self, account: &KubesvcAccount, found: &ResolvedSecret, fresh: bool) -> Option<String> {
+    fn version(&self, account: &KubesvcAccount, found: &ResolvedSecret) -> Option<String> {
         let Some(key) = self.shared_key.as_ref().filter(|_| found.is_copy) else {
             return found.version.clone();
         };
-        let digest = key.digest(&[account.uid().as_bytes(), found.content.expose_secret()], fresh).await;
-        match digest {
+        match key.digest(&[account.uid().as_bytes(), found.content.expose_secret()]) {
             Some(digest) => Some(format!("content/{}", hex::encode(&digest[..VERSION_DIGEST_BYTES]))),
             None => found.version.clone(),
         }
@@ -186,9 +185,9 @@ impl Credentials {
         Err(Failure::new(FailureClass::BadReference, message))
     }
 
-    async fn read(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
+    async fn read(&self, account: &KubesvcAccount) -> Result<Credential, Failure> {
         let found = self.find(account).await?;
-        let version = self.version(account, &found, fresh).await;
+        let version = self.version(account, &found);
         let same_as = self.same_as(account, &found, version.as_deref());
         let context = account.spec.context.as_deref();
         let insecure = account.spec.insecure.unwrap_or_default();
@@ -236,7 +235,7 @@ impl CredentialSource for Credentials {
             return Ok(credential);
         }
         let begun = Instant::now();
-        let read = self.read(account, fresh).await;
+        let read = self.read(account).await;
         let Ok(credential) = &read else {
             self.copies.invalidate(&key);
             return read;

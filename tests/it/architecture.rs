@@ -10,10 +10,10 @@ use crate::world::in_repository;
 /// The layers of the operator, from top to bottom. A module imports only from lower layers.
 const LAYERS: &[&[&str]] = &[
     &["operator"],
-    &["controller", "gateway", "hub", "rest"],
+    &["controller", "gateway", "hub", "replica_port", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &["access", "certificates", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.

@@ -106,7 +106,7 @@ async fn startup_probe_runs_each_second_and_no_storage_class_is_needed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
+async fn only_agents_reach_9091_only_labelled_pods_7002_and_only_replicas_7004() {
     let plane = shared().await;
     let (operator, agent) = (
         rendered(plane, &in_repository("config/replicas")).await,
@@ -132,6 +132,10 @@ async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
                     );
                 }
                 7002 => assert!(!from.is_empty(), "{rule}"),
+                7004 => {
+                    let replicas = &only(&operator, "Deployment")["spec"]["selector"]["matchLabels"];
+                    assert!(labels.len() == 1 && labels[0] == replicas, "{rule}");
+                }
                 // Health only.
                 7003 => {}
                 other => unreachable!("port {other} is open: {rule}"),

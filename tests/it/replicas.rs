@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `discovery.rs` | Endpoints and EndpointSlices, and the permissions to watch them |
 //! | `agents.rs` | agents of all replicas, through any replica |
-//! | `signatures.rs` | calls between replicas, and what is refused |
+//! | `certificates.rs` | the port for replicas: who gets in, and the authority |
 
 mod agents;
+mod certificates;
 mod discovery;
-mod signatures;
 
 use crate::world::{Database, MAX_WAIT, Operator, World};
 use kubesvc_testkit::wait::eventually;

@@ -29,7 +29,7 @@
 {{- if and (has "*" .Values.watchNamespaces) (gt (len .Values.watchNamespaces) 1) -}}
 {{- fail "watchNamespaces has \"*\" beside others: \"*\" alone is all namespaces." -}}
 {{- end -}}
-{{- range $key, $port := dict "server.port" 7002 "kubesvc.grpc.server.port" 9091 "kubesvc.gateway.server.port" 6443 "server.health.port" 7003 -}}
+{{- range $key, $port := dict "server.port" 7002 "kubesvc.grpc.server.port" 9091 "kubesvc.gateway.server.port" 6443 "kubesvc.replicas.port" 7004 "server.health.port" 7003 -}}
 {{- if and (hasKey $flat $key) (ne (toString (get $flat $key)) (toString $port)) -}}
 {{- fail (printf "settings.%s is %v, and the pod's ports, its probes and the network policy have %d: leave it out. The Service's ports are services.rest.port and services.grpc.port." $key (get $flat $key) $port) -}}
 {{- end -}}

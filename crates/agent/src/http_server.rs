@@ -103,7 +103,6 @@ fn limits() -> HttpLimits {
     HttpLimits {
         connections: 64,
         addresses: AddressLimits::default(),
-        known_callers: None,
         head_timeout: Duration::from_secs(5),
         head_bytes: 8 * 1024,
         refused_head: || r#"{"status":431,"error":"Request Header Fields Too Large"}"#.to_owned(),

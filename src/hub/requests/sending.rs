@@ -439,7 +439,7 @@ fn word_of(failure: &SendFailure) -> &'static str {
         RequestError::TooMany(_) => "too_many",
         RequestError::Invalid { .. } => "invalid",
         RequestError::Forbidden(_) => "forbidden",
-        RequestError::NotSent(_) => "not_sent",
+        RequestError::NotSent(_) | RequestError::ReplicaAway(_) => "not_sent",
         RequestError::Unknown(_) => "unknown",
         RequestError::NoAnswer { .. } | RequestError::Cut(_) => "no_answer",
     }

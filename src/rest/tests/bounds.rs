@@ -4,12 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::rest::body::{self, PendingBody};
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const RUN: &str = "/armory/agent/operations";
-const MIB: usize = 1024 * 1024;
 
 /// Counts the requests to an API server, and how many ran at once.
 #[derive(Default)]
@@ -153,21 +151,6 @@ async fn all_callers_share_the_requests_to_the_api_server() {
     futures::future::join_all(each).await;
     let most = asked.most.load(Ordering::SeqCst);
     assert!(most > 16 && most <= 64, "{most} at once");
-}
-
-#[tokio::test]
-async fn body_limit_of_callers_does_not_apply_to_replicas() {
-    let small = RestSettings { max_body_bytes: 1024, ..settings() };
-    let state = state_of(small, &[], answering(500, &Arc::default()));
-    let uids: Vec<_> = (0..1000).map(|number| format!("{number:036}")).collect();
-    let question = json!({ "uids": uids }).to_string();
-    let length = question.len();
-    let received = |body: String| PendingBody::new(HeaderMap::new(), Body::from(body), None);
-    let (read, _room) =
-        body::of_replica(&state, received(question), body::PeerBody::Message).await.expect("it is taken");
-    assert_eq!(read.len(), length);
-    let read = body::of_replica(&state, received("x".repeat(MIB)), body::PeerBody::Message).await;
-    assert_eq!(read.map(drop).expect_err("it is too large").status.as_u16(), 413);
 }
 
 /// A call from an address whose head has some 130,000 bytes, and whose body does not arrive.

@@ -48,9 +48,8 @@ impl FakeKey {
     }
 }
 
-#[async_trait]
 impl SharedKey for FakeKey {
-    async fn digest(&self, parts: &[&[u8]], _fresh: bool) -> Option<[u8; 32]> {
+    fn digest(&self, parts: &[&[u8]]) -> Option<[u8; 32]> {
         let mut digest = Sha256::new();
         digest.update([*self.0.lock()]);
         parts.iter().for_each(|part| digest.update(part));

@@ -76,8 +76,8 @@ impl Scene {
         let port = [("kubesvc.gateway.server.port", json!(gateways[1]))];
         let second = world.differing_replica("operator-1", &port, str::to_owned);
         second.start().await;
-        let peer = Proxy::at("0.0.0.0", world.operator().rest_port()).await;
-        world.publish_at("operator-0", peer.port(), true).await;
+        let peer = Proxy::at("0.0.0.0", world.operator().calls_port()).await;
+        world.publish_at("operator-0", world.operator(), peer.port(), true).await;
         world.publish("operator-1", &second, true).await;
         let hub = Proxy::to(world.operator().hub_port()).await;
         let gate = Gate::to(world.control_plane()).await;

@@ -136,7 +136,10 @@ async fn dead_replica_removes_nothing_shown_by_others() {
 async fn replicas_without_a_named_pod_are_called_by_address() {
     let world = World::prepare().database(Database::Postgres).setting("server.address", "*").start().await;
     let second = world.replica(SECOND).await;
-    let subset = |replica: &Operator| json!({"addresses": [{"ip": address().to_string()}], "ports": [{"name": "http", "port": replica.rest_port()}]});
+    let subset = |replica: &Operator| {
+        json!({"addresses": [{"ip": address().to_string()}], "ports": [
+        {"name": "http", "port": replica.rest_port()}, {"name": "replicas", "port": replica.calls_port()}]})
+    };
     let endpoints =
         json!({"metadata": {"name": SERVICE}, "subsets": [subset(world.operator()), subset(&second)]});
     let endpoints: Endpoints = serde_json::from_value(endpoints).expect("Endpoints");

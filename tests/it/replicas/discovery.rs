@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::extract::Request;
-use axum::{Json, Router};
 use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::json;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{FIRST, SECOND, two, until_replicas};
 use crate::world::{Database, MAX_WAIT, SERVICE, World, address};
@@ -40,7 +44,7 @@ async fn replicas_are_found_in_slices_and_endpoints_and_include_self() {
         "subsets": [{
             "addresses": [{"ip": address().to_string()}],
             "notReadyAddresses": [{"ip": "10.11.12.13", "targetRef": {"kind": "Pod", "name": "operator-9"}}],
-            "ports": [{"name": "http", "port": second.rest_port()}],
+            "ports": [{"name": "http", "port": second.rest_port()}, {"name": "replicas", "port": second.calls_port()}],
         }],
     }))
     .expect("Endpoints");
@@ -50,7 +54,7 @@ async fn replicas_are_found_in_slices_and_endpoints_and_include_self() {
     for one in [&other, &endpoints] {
         must(api.create(&PostParams::default(), one).await.map_err(|e| e.to_string()));
     }
-    // An address that never answered under the key is not a replica.
+    // An address that never answered as a replica is none.
     let both = [(FIRST, true), (SECOND, true)];
     until_replicas(world.operator(), &both).await;
     until_replicas(&second, &both).await;
@@ -140,28 +144,18 @@ async fn replicas_are_found_with_another_kubeconfig_and_service() {
 
 /// Like Clouddriver's own pods next to a replica, whose Service has the same prefix.
 #[tokio::test(flavor = "multi_thread")]
-async fn address_without_the_signing_key_is_no_replica() {
+async fn address_without_a_certificate_of_the_authority_is_no_replica() {
     let (world, second) = two(Database::Postgres).await;
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
-    let stranger = Router::new().fallback(async move |request: Request| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        let path = request.uri().path().to_owned();
-        Json(match path.as_str() {
-            "/internal/v1/reach" => json!({"replicaId": "stranger", "answeredForMs": 86_400_000}),
-            _ => json!({"replicaId": "stranger", "agents": [{"agentId": "forged", "zoneId": "z", "replicaId": "stranger",
-                "connectedSince": "2026-01-01T00:00:00Z", "accounts": []}]}),
-        })
-    });
-    let listener = must(tokio::net::TcpListener::bind("0.0.0.0:0").await.map_err(|e| e.to_string()));
-    let port = must(listener.local_addr().map_err(|e| e.to_string())).port();
-    let serving = tokio::spawn(async move { axum::serve(listener, stranger).await });
+    let stranger = must(Stranger::start().await);
     let slice: EndpointSlice = serde_json::from_value(json!({
         "metadata": {"name": "stranger", "labels": {"kubernetes.io/service-name": SERVICE}},
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address().to_string()], "conditions": {"ready": true},
             "targetRef": {"kind": "Pod", "name": "stranger", "namespace": world.namespace()}}],
-        "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "port": stranger.port, "protocol": "TCP"},
+            {"name": "replicas", "port": stranger.port, "protocol": "TCP"},
+        ],
     }))
     .expect("a slice");
     must(
@@ -173,9 +167,52 @@ async fn address_without_the_signing_key_is_no_replica() {
         if logs.iter().all(told) { Ok(()) } else { Err(logs.join("\n")) }
     })
     .await;
-    assert!(asked.load(Ordering::Relaxed) > 0);
+    assert!(
+        stranger.connections.load(Ordering::Relaxed) > 0 && stranger.requests.load(Ordering::Relaxed) == 0
+    );
     until_replicas(world.operator(), &[(FIRST, true), (SECOND, true)]).await;
     let agents = world.get("/armory/agents").await;
     assert_eq!(agents.json, json!([]), "{agents}");
-    serving.abort();
+}
+
+/// A server with TLS and a certificate of its own for the name `stranger`, which would answer everything.
+struct Stranger {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
+    _serving: AbortOnDropHandle<()>,
+}
+
+impl Stranger {
+    async fn start() -> Result<Self, String> {
+        let own =
+            rcgen::generate_simple_self_signed(vec!["stranger".to_owned()]).map_err(|e| e.to_string())?;
+        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().and_then(
+                |config| config.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], key),
+            );
+        let mut config = config.map_err(|e| e.to_string())?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let tls = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("0.0.0.0:0").await.map_err(|e| e.to_string())?;
+        let port = listener.local_addr().map_err(|e| e.to_string())?.port();
+        let (connections, requests) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let counts = (Arc::clone(&connections), Arc::clone(&requests));
+        let serving = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (connections, requests) = counts.clone();
+                connections.fetch_add(1, Ordering::Relaxed);
+                let accepted = tls.accept(stream).await;
+                // Whoever sends something has taken it for a replica.
+                if let Ok(mut stream) = accepted
+                    && stream.read_u8().await.is_ok()
+                {
+                    requests.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        Ok(Self { port, connections, requests, _serving: AbortOnDropHandle::new(serving) })
+    }
 }

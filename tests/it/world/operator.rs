@@ -30,6 +30,7 @@ pub(super) struct Launch {
     pub(super) bears_file_limits: bool,
     pub(super) rest: u16,
     pub(super) hub: u16,
+    pub(super) calls: u16,
 }
 
 /// An operator of a world. It keeps its ports, database and log across restarts.
@@ -201,6 +202,11 @@ impl Operator {
     /// Port of the REST API.
     pub(crate) fn rest_port(&self) -> u16 {
         self.launch.rest
+    }
+
+    /// Port for calls of other replicas.
+    pub(crate) fn calls_port(&self) -> u16 {
+        self.launch.calls
     }
 
     /// Port of the hub.

@@ -124,7 +124,7 @@ impl Prepare {
         rights::grant(&namespace).await;
 
         let folder = must(Folder::new("world"));
-        let (rest, hub) = (ports::free(), ports::free());
+        let (rest, hub, calls) = (ports::free(), ports::free(), ports::free());
         let database = match self.database_url {
             Some(url) => url,
             None => self.database.fresh(&folder).await,
@@ -135,6 +135,7 @@ impl Prepare {
             ("server.port", json!(rest)),
             ("kubesvc.grpc.server.address", json!("127.0.0.1")),
             ("kubesvc.grpc.server.port", json!(hub)),
+            ("kubesvc.replicas.port", json!(calls)),
             ("kubesvc.database.url", json!(database)),
             ("logging.format", json!("text")),
         ] {
@@ -157,6 +158,7 @@ impl Prepare {
             bears_file_limits: self.bears_file_limits,
             rest,
             hub,
+            calls,
         });
         let world = World {
             operator,

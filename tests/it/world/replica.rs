@@ -35,11 +35,12 @@ impl World {
         differing: &[(&str, Value)],
         kubeconfig: impl Fn(&str) -> String,
     ) -> Operator {
-        let (rest, hub) = (ports::free(), ports::free());
+        let (rest, hub, calls) = (ports::free(), ports::free(), ports::free());
         let text = std::fs::read_to_string(self.folder.file("kubesvc.yml")).map_err(|e| e.to_string());
         let mut settings: Value = serde_json::from_str(&must(text)).expect("settings are written as JSON");
         prepare::set(&mut settings, "server.port", json!(rest));
         prepare::set(&mut settings, "kubesvc.grpc.server.port", json!(hub));
+        prepare::set(&mut settings, "kubesvc.replicas.port", json!(calls));
         for (path, value) in differing {
             prepare::set(&mut settings, path, value.clone());
         }
@@ -57,17 +58,18 @@ impl World {
             bears_file_limits: first.bears_file_limits,
             rest,
             hub,
+            calls,
         })
     }
 
     /// Publishes a replica as Kubernetes would: in an EndpointSlice of the Service with the replica's pod. The
     /// address is one of this machine that is not loopback, because the API server rejects loopback addresses.
     pub(crate) async fn publish(&self, id: &str, replica: &Operator, ready: bool) {
-        self.publish_at(id, replica.rest_port(), ready).await;
+        self.publish_at(id, replica, replica.calls_port(), ready).await;
     }
 
-    /// Like [`World::publish`], with the port at which the others find the replica.
-    pub(crate) async fn publish_at(&self, id: &str, port: u16, ready: bool) {
+    /// Like [`World::publish`], with the port at which the others call the replica.
+    pub(crate) async fn publish_at(&self, id: &str, replica: &Operator, calls: u16, ready: bool) {
         self.slice(
             id,
             json!({
@@ -78,7 +80,10 @@ impl World {
                     "conditions": {"ready": ready},
                     "targetRef": {"kind": "Pod", "name": id, "namespace": self.namespace()},
                 }],
-                "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+                "ports": [
+                    {"name": "http", "port": replica.rest_port(), "protocol": "TCP"},
+                    {"name": "replicas", "port": calls, "protocol": "TCP"},
+                ],
             }),
         )
         .await;

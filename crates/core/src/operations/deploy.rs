@@ -33,7 +33,8 @@ pub enum ApplyMode {
 }
 
 /// A setting that can be forced either way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Preference {
     /// Whatever annotations say.
     Always,
@@ -45,7 +46,8 @@ pub enum Preference {
 }
 
 /// The settings `kubernetes.serverSideApply.*` of an agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ApplySettings {
     /// Whether objects are applied on the server.
     pub server_side: Preference,
@@ -56,7 +58,8 @@ pub struct ApplySettings {
 }
 
 /// The settings of one kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct KindApplySettings {
     /// The kind, alone or as `Kind.group`, in any case.
     pub kind: String,

@@ -1,14 +1,14 @@
 //! Limits per caller: open connections, so that one address cannot take every connection slot of a port, and log
 //! lines.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 /// Leading bits of an IPv6 address that identify one caller: the smallest network that is assigned to a site.
 const IPV6_PREFIX_BITS: u32 = 64;
@@ -102,37 +102,10 @@ pub struct AddressLimits {
     pub exempt: Vec<Network>,
 }
 
-/// Callers that may open a number of connections apart from the limit of one address: the other replicas.
-#[derive(Debug)]
-pub struct KnownCallers {
-    additional: usize,
-    callers: RwLock<HashSet<ClientAddress>>,
-}
-
-impl KnownCallers {
-    /// Creates an empty set, whose callers may open this many connections more than others.
-    pub fn new(additional: usize) -> Self {
-        Self { additional, callers: RwLock::default() }
-    }
-
-    /// Replaces all callers by those of these addresses.
-    pub fn replace(&self, addresses: impl IntoIterator<Item = IpAddr>) {
-        let callers: HashSet<_> = addresses.into_iter().map(ClientAddress::of).collect();
-        if *self.callers.read() != callers {
-            *self.callers.write() = callers;
-        }
-    }
-
-    fn additional(&self, caller: ClientAddress) -> usize {
-        if self.callers.read().contains(&caller) { self.additional } else { 0 }
-    }
-}
-
 /// Number of open connections of each caller. Its size is bounded by the connection limit of the port.
 #[derive(Debug, Default)]
 pub struct Addresses {
     limits: AddressLimits,
-    known: Option<Arc<KnownCallers>>,
     open: Mutex<HashMap<ClientAddress, usize>>,
 }
 
@@ -146,11 +119,6 @@ impl Addresses {
         Arc::new(Self { limits, ..Self::default() })
     }
 
-    /// Creates a counter with these limits, which are raised for `known` callers.
-    pub fn with_known(limits: AddressLimits, known: Option<Arc<KnownCallers>>) -> Arc<Self> {
-        Arc::new(Self { limits, known, ..Self::default() })
-    }
-
     /// Counts a connection from an address. Returns `None` if its caller has reached the limit.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let limit = self.limits.per_address;
@@ -158,10 +126,9 @@ impl Addresses {
             return Some(AddressSlot(None));
         }
         let caller = ClientAddress::of(address);
-        let additional = self.known.as_ref().map_or(0, |known| known.additional(caller));
         let mut all = self.open.lock();
         let open = all.entry(caller).or_default();
-        if *open >= limit + additional {
+        if *open >= limit {
             return None;
         }
         *open += 1;

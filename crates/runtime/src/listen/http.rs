@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::connection_limits::{AddressLimits, Addresses, ClientAddress, KnownCallers, LogRateLimit};
+use super::connection_limits::{AddressLimits, Addresses, ClientAddress, LogRateLimit};
 use super::connection_phase::{CloseReason, ConnectionDeadlines, ConnectionPhase};
 use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotRefusal};
 use super::refused_heads::{RefusedHead, RefusedHeads};
@@ -33,22 +33,6 @@ use crate::shutdown::spawn_named;
 /// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The connection of a request, in its extensions: lets an answer wait for a caller that reads nothing.
-#[derive(Clone, Debug)]
-pub struct UnreadAnswers(Arc<ConnectionPhase>);
-
-impl UnreadAnswers {
-    /// Lifts the limit on the time for which the caller may read nothing, as long as the connection is open. For callers
-    /// that are known, and whose own callers may stop reading.
-    pub fn wait(&self) {
-        self.0.wait_for_reader();
-    }
-}
-
-/// The local address that received a request.
-#[derive(Clone, Copy, Debug)]
-pub struct CalledAt(pub SocketAddr);
-
 /// Limits of one port.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
@@ -57,8 +41,6 @@ pub struct HttpLimits {
     pub connections: usize,
     /// Limits on the connections of one caller.
     pub addresses: AddressLimits,
-    /// Callers for which that limit is raised.
-    pub known_callers: Option<Arc<KnownCallers>>,
     /// Maximum time to the end of a request's head.
     pub head_timeout: Duration,
     /// Maximum size of a request's head, in bytes, at least 8 KiB. A larger head is answered with 431.
@@ -117,7 +99,7 @@ struct Graceful {
 impl HttpServer {
     /// Creates a server with these limits. `name` identifies it in metrics and logs.
     pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
-        let addresses = Addresses::with_known(limits.addresses.clone(), limits.known_callers.clone());
+        let addresses = Addresses::new(limits.addresses.clone());
         let slots = ConnectionSlots::new(limits.connections, 0, addresses);
         Self { name, limits, metrics, slots, log_limit: LogRateLimit::default() }
     }
@@ -178,9 +160,9 @@ impl HttpServer {
     ) {
         let deadlines =
             ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
-        // An answer in parts, such as one relayed in frames, would wait for the acknowledgement of the part before.
+        // An answer in parts would wait for the acknowledgement of the part before.
         let _ = stream.set_nodelay(true);
-        let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), ClientAddress::of(peer.ip()));
+        let caller = ClientAddress::of(peer.ip());
         let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, deadlines));
         let requests = Arc::clone(&phase);
         let stream = MonitoredStream::plain(stream, Arc::clone(&phase), Some(slot));
@@ -189,10 +171,6 @@ impl HttpServer {
         let service = service_fn(move |mut request: Request<Incoming>| {
             let guard = (requests.request(), heads.request());
             request.extensions_mut().insert(caller);
-            request.extensions_mut().insert(UnreadAnswers(Arc::clone(&requests)));
-            if let Some(called_at) = called_at {
-                request.extensions_mut().insert(called_at);
-            }
             let router = router.clone();
             async move {
                 let response = router.oneshot(request.map(Body::new)).await;

@@ -93,6 +93,8 @@ kubesvc:
     failFast: true  # default
     useDNS: false  # default
     domainName: "cluster.local"  # default
+  replicas:
+    port: 7004  # default
   leaderElection:
     leaseDurationSeconds: 15  # default
     renewDeadlineSeconds: 10  # default

@@ -15,7 +15,6 @@ fn limits() -> HttpLimits {
     HttpLimits {
         connections: 8,
         addresses: AddressLimits::default(),
-        known_callers: None,
         head_timeout: NEVER,
         head_bytes: 8 * 1024,
         refused_head: || r#"{"status":431}"#.to_owned(),
@@ -135,26 +134,6 @@ async fn one_address_gets_no_more_connections_than_it_may() {
     let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
     socket.bind("127.0.0.2:0".parse().expect("an address")).expect("another address");
     ask(&mut socket.connect(serving.address).await.expect("a connection")).await;
-}
-
-#[tokio::test]
-async fn a_known_caller_may_open_connections_apart_from_those_of_an_address() {
-    let addresses = AddressLimits { per_address: 1, exempt: Vec::new() };
-    let known = Arc::new(KnownCallers::new(2));
-    let known_callers = Some(Arc::clone(&known));
-    let serving = Serving::start(HttpLimits { addresses, known_callers, ..limits() }).await;
-    known.replace(["127.0.0.1".parse().expect("an address")]);
-    let mut open = Vec::new();
-    for _ in 0..3 {
-        let mut stream = serving.connect().await;
-        ask(&mut stream).await;
-        open.push(stream);
-    }
-    assert_eq!(ends(&mut serving.connect().await).await, "");
-    known.replace([]);
-    open.truncate(1);
-    ask(&mut open[0]).await;
-    assert_eq!(ends(&mut serving.connect().await).await, "", "it is known no longer");
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Requests to accounts that one replica relays to another: the router at one end, REST's internal calls at the other,
-//! over real connections, with scripted agents.
+//! Requests to accounts that one replica relays to another: the router at one end, the port for replicas at the other, over real
+//! connections with TLS, with scripted agents.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,13 +15,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::*;
-use crate::connected_agents::{AccountRequest, AccountRequests, RequestBytes, RequestClass};
+use super::{ScriptedRights, ports};
+use crate::connected_agents::{
+    AccountGrant, AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, AskedAgent,
+    CallerRight, PreparedRequest, RecallFailure, ReplicaRequests, RequestBytes, RequestCaller, RequestClass,
+    RequestError, SendFailure, UpgradedBytes,
+};
 use crate::informers::AgentIndex;
+use crate::peers::{PeerIdentity, Peers};
+use crate::replica_port::router;
 use crate::request_routing::RequestRouter;
+use async_trait::async_trait;
 use kubesvc_core::wire::ops;
-use kubesvc_core::{GrantEpoch, KubesvcAgent, ZoneId};
-use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
+use kubesvc_core::{AgentId, GrantEpoch, KubesvcAgent, ZoneId};
+use kubesvc_runtime::background_tasks::TaskRegistry;
+use serde_json::json;
+use std::sync::Arc;
 
 /// What a scripted agent does with its next request.
 enum Act {
@@ -44,7 +53,7 @@ struct Had {
     target: String,
     headers: HeaderMap,
     body: Bytes,
-    principal: String,
+    caller: RequestCaller,
     keep_answer: bool,
 }
 
@@ -132,7 +141,7 @@ impl ReplicaRequests for Agents {
             target: request.target.clone(),
             headers: request.headers.clone(),
             body: request.body.clone(),
-            principal: request.principal.clone(),
+            caller: request.caller.clone(),
             keep_answer: request.keep_answer,
         });
         let mut headers = HeaderMap::new();
@@ -188,51 +197,58 @@ impl ReplicaRequests for Agents {
 /// A replica that others reach through a way that can be cut.
 struct Other {
     agents: Arc<Agents>,
+    rights: Arc<ScriptedRights>,
     way: SocketAddr,
     cut: watch::Sender<u64>,
+    /// Holds back all bytes of the connections that are open, at both ends, as after a loss of power.
+    is_silent: watch::Sender<bool>,
     _stop: tokio_util::sync::DropGuard,
 }
 
-/// Starts a replica with REST, and a way to it.
+/// Starts a replica with its port for replicas, and a way to it.
 async fn other(name: &'static str, has_agent: bool) -> Other {
     let agents = Agents::new(name, has_agent);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let nothing = tower::service_fn(|_: Request<kube::client::Body>| async {
-        Err::<Response<Body>, _>(io::Error::other("unreachable"))
-    });
-    let mut state = state_of(settings(), &[], kube::Client::new(nothing, "ns"));
     let identity = PeerIdentity { replica_id: name.into(), address, host: String::new() };
-    state.ports.peers = Arc::new(Peers::of_test(identity, Arc::default(), &[]));
-    state.ports.requests_here = Arc::<Agents>::clone(&agents);
+    let peers = Peers::of_test(identity, Arc::default(), &[]);
+    let rights = Arc::<ScriptedRights>::default();
+    let router = router(ports(name, Arc::<Agents>::clone(&agents), &rights));
     let stop = CancellationToken::new();
-    let limits = http_limits(64, AddressLimits::default());
-    let server = HttpServer::new("rest", limits, HttpMetrics::default());
-    tokio::spawn(server.serve(listener, router(state), stop.clone()));
-    let (way, cut) = way_to(address, &stop).await;
-    Other { agents, way, cut, _stop: stop.drop_guard() }
+    let stopped = stop.clone();
+    tokio::spawn(async move { peers.serve(listener, router, stopped).await });
+    let (way, cut, is_silent) = way_to(address, &stop).await;
+    Other { agents, rights, way, cut, is_silent, _stop: stop.drop_guard() }
 }
 
-/// A proxy whose connections are all cut when the watch changes.
-async fn way_to(address: SocketAddr, stop: &CancellationToken) -> (SocketAddr, watch::Sender<u64>) {
+/// A proxy whose connections are all cut when the first watch changes, and pass nothing on while the second is set.
+async fn way_to(
+    address: SocketAddr,
+    stop: &CancellationToken,
+) -> (SocketAddr, watch::Sender<u64>, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let way = listener.local_addr().expect("an address");
     let (cut, cuts) = watch::channel(0);
+    let (is_silent, silence) = watch::channel(false);
     let stop = stop.clone();
     tokio::spawn(stop.run_until_cancelled_owned(async move {
         while let Ok((mut near, _)) = listener.accept().await {
-            let mut cuts = cuts.clone();
+            let (mut cuts, mut silence) = (cuts.clone(), silence.clone());
             cuts.borrow_and_update();
             tokio::spawn(async move {
                 let Ok(mut far) = TcpStream::connect(address).await else { return };
-                tokio::select! {
-                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                    _ = cuts.changed() => {}
+                let is_held = tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+                    _ = cuts.changed() => false,
+                    held = async { silence.wait_for(|is_silent| *is_silent).await.is_ok() } => held,
+                };
+                if is_held {
+                    std::future::pending::<()>().await;
                 }
             });
         }
     }));
-    (way, cut)
+    (way, cut, is_silent)
 }
 
 /// The router of a replica without an agent, beside these.
@@ -289,7 +305,7 @@ async fn a_request_is_answered_by_the_replica_that_has_the_agent() {
     let parts = vec![Ok(Bytes::from(vec![b'a'; 700_000])), Ok(Bytes::from_static(b"end"))];
     has.agents.act(Act::Answer(200, parts));
     let mut request = get("/api/v1/pods?labelSelector=a%3Db");
-    request.principal = "Jürgen %".to_owned();
+    request.caller.name = "Jürgen %".to_owned();
     // More than the head of a call between replicas may have.
     request.headers.insert("x-long", HeaderValue::from_str(&"x".repeat(40_000)).expect("a value"));
     let response = router.send("uid", request).await.expect("an answer");
@@ -298,7 +314,7 @@ async fn a_request_is_answered_by_the_replica_that_has_the_agent() {
     assert_eq!(body_of(response).await.expect("whole").len(), 700_003);
     let had = has.agents.had.lock()[0].clone();
     assert_eq!((had.method, had.target.as_str()), (Method::GET, "/api/v1/pods?labelSelector=a%3Db"));
-    assert_eq!((had.principal.as_str(), had.headers["x-long"].len()), ("Jürgen %", 40_000));
+    assert_eq!((had.caller.name.as_str(), had.headers["x-long"].len()), ("Jürgen %", 40_000));
     assert!(none.agents.had.lock().is_empty());
     let settings = router.apply_settings("uid").await.expect("an agent's");
     assert_eq!(settings.server_side, kubesvc_core::operations::Preference::Always);
@@ -339,6 +355,21 @@ async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
             eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_both_replicas_when_one_loses_its_power() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let (lines, followed) = mpsc::channel(4);
+    has.agents.act(Act::Follow(followed));
+    lines.send(Bytes::from_static(b"1\n")).await.expect("it is followed");
+    let mut response = router.send("uid", get("/api/v1/pods?watch=1")).await.expect("a head");
+    assert_eq!(response.body.next().await.expect("a part").expect("a good one"), b"1\n"[..]);
+    has.is_silent.send_replace(true);
+    let next = tokio::time::timeout(Duration::from_secs(20), response.body.next()).await;
+    assert!(matches!(next, Ok(Some(Err(RequestError::Cut(_))))), "no connection was closed: {next:?}");
+    eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
 }
 
 #[tokio::test]
@@ -538,14 +569,96 @@ async fn a_recall_finds_the_process_or_says_that_it_may_be_asked_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_changed_or_is_for_a_later_grant_is_refused() {
+async fn the_replica_that_has_the_agent_reviews_the_rights_of_the_caller_and_writes_lines_of_its_own() {
     let has = other("has", true).await;
-    // Unsigned.
-    let mut stream = TcpStream::connect(has.way).await.expect("a connection");
-    let text = "POST /internal/v1/accounts/uid/proxy/ HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-    tokio::io::AsyncWriteExt::write_all(&mut stream, text.as_bytes()).await.expect("sent");
-    let mut answer = String::new();
-    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await.expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    let (router, _) = router_of(&[("has", &has)]);
+    let by = |verb: &str| {
+        let right = CallerRight { verb: verb.to_owned(), subresource: "proxy".to_owned() };
+        let groups = vec!["team".to_owned()];
+        AccountRequest {
+            caller: RequestCaller {
+                name: "alice".into(),
+                groups,
+                rights: vec![right],
+                ..RequestCaller::default()
+            },
+            ..post()
+        }
+    };
+    has.rights.allowed.lock().insert("create".to_owned());
+    has.agents.act(Act::Answer(201, Vec::new()));
+    router.send("uid", by("create")).await.expect("it is allowed");
+    let refused = router.send("uid", by("delete")).await.expect_err("it is not allowed");
+    assert!(matches!(refused, RequestError::Forbidden(_)), "{refused}");
+    let refused = router.send("uid", by("fly")).await.expect_err("there is no such right");
+    assert!(refused.is_before_send(), "{refused}");
+    assert_eq!(has.agents.had.lock().len(), 1);
+    let lines = has.rights.audited();
+    let shown: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            (
+                line["message"].as_str(),
+                line["via"].as_str(),
+                line["principal"].as_str(),
+                line["code"].as_u64(),
+            )
+        })
+        .collect();
+    let line = |message, code| (Some(message), Some("relayed"), Some("alice"), Some(code));
+    assert_eq!(shown, [line("write", 201), line("refusal", 403), line("refusal", 400)]);
+}
+
+#[tokio::test]
+async fn one_answer_that_is_not_read_holds_up_no_other() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let parts = || (0..8).map(|_| Ok(Bytes::from(vec![b'a'; 100_000]))).collect();
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        has.agents.act(Act::Answer(200, parts()));
+        unread.push(router.send("uid", get("/api/v1/pods")).await.expect("a head"));
+    }
+    has.agents.act(Act::Answer(200, vec![Ok(Bytes::from_static(b"read"))]));
+    let response = router.send("uid", get("/api/v1/pods")).await.expect("a head");
+    assert_eq!(body_of(response).await.expect("whole"), b"read");
+    for response in unread {
+        assert_eq!(body_of(response).await.expect("whole").len(), 800_000);
+    }
+}
+
+#[tokio::test]
+async fn heads_of_requests_without_a_body_and_with_every_status_are_relayed() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    for (method, status) in
+        [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304), (Method::OPTIONS, 503)]
+    {
+        has.agents.act(Act::Answer(status, Vec::new()));
+        let request = AccountRequest::new(method.clone(), "/api/v1/pods", RequestClass::Read);
+        let response = router.send("uid", request).await.expect("an answer");
+        assert_eq!(response.status.as_u16(), status);
+        assert!(body_of(response).await.expect("whole").is_empty());
+        assert_eq!(has.agents.had.lock().last().expect("it was asked").method, method);
+    }
+    let strange =
+        router.send("uid", get("/api/v1/pods#x")).await.expect_err("a fragment is no part of a target");
+    assert!(matches!(strange, RequestError::Invalid { .. }), "{strange}");
+}
+
+#[tokio::test]
+async fn a_replica_that_cannot_be_reached_is_away_and_one_that_is_another_one_gets_nothing() {
+    let has = other("has", true).await;
+    // At the address of another replica than the objects say.
+    let (router, _) = router_of(&[("another", &has)]);
+    let away = router.send("uid", post()).await.expect_err("its certificate is another's");
+    assert!(matches!(&away, RequestError::ReplicaAway(_)) && away.is_before_send(), "{away}");
     assert!(has.agents.had.lock().is_empty());
+    // Nobody else gets as far as a request.
+    let mut stream = TcpStream::connect(has.way).await.expect("a connection");
+    let text = "GET /internal/v1/agents HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, text.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer).await;
+    assert!(!answer.starts_with(b"HTTP"), "{}", String::from_utf8_lossy(&answer));
 }

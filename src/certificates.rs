@@ -1,0 +1,170 @@
+//! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
+//! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller. No I/O.
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
+};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// Seconds of a day.
+pub const DAY: i64 = 86_400;
+
+/// Why a certificate and its key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// The text is no PEM.
+    #[error("the certificate or its private key is no PEM")]
+    Pem(#[from] pem::Error),
+    /// There is no certificate.
+    #[error("there is no certificate in it")]
+    Empty,
+    /// The key cannot be used, or is not that of the certificate.
+    #[error("the private key cannot be used with the certificate")]
+    Key(#[from] rustls::Error),
+}
+
+/// A certificate with its key, from PEM.
+///
+/// # Errors
+/// They cannot be read, or do not fit.
+pub fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
+    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>()?;
+    if chain.is_empty() {
+        return Err(CertificateError::Empty);
+    }
+    let key = ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(key)?)?;
+    let certified = CertifiedKey::new(chain, key);
+    certified.keys_match()?;
+    Ok(certified)
+}
+
+/// An authority, by its name and its key.
+pub struct Authority {
+    name: &'static str,
+    key: KeyPair,
+}
+
+/// What a certificate is for.
+pub struct LeafRequest<'r> {
+    /// Its common name.
+    pub common_name: &'r str,
+    /// Host names and addresses.
+    pub names: &'r [String],
+    /// What its key may be used for.
+    pub usages: Vec<ExtendedKeyUsagePurpose>,
+    /// Validity, in days.
+    pub days: i64,
+}
+
+impl Authority {
+    /// Makes an authority of this common name, valid for so many days. Returns its certificate, too. `now` is in epoch
+    /// seconds.
+    ///
+    /// # Errors
+    /// There is no randomness.
+    pub fn make(name: &'static str, days: i64, now: i64) -> Result<(Vec<u8>, Self), rcgen::Error> {
+        let key = KeyPair::generate()?;
+        let certificate = params_of(name, days, now).self_signed(&key)?;
+        Ok((certificate.pem().into_bytes(), Self { name, key }))
+    }
+
+    /// The authority of this common name with this key; `None` if the key cannot be used.
+    pub fn read(name: &'static str, key: &[u8]) -> Option<Self> {
+        let key = KeyPair::from_pem(std::str::from_utf8(key).ok()?).ok()?;
+        Some(Self { name, key })
+    }
+
+    /// Its key.
+    pub fn key_pem(&self) -> Vec<u8> {
+        self.key.serialize_pem().into_bytes()
+    }
+
+    /// Makes a certificate. Returns it with its key.
+    ///
+    /// # Errors
+    /// A name cannot be that of a host.
+    pub fn sign(&self, leaf: LeafRequest<'_>, now: i64) -> Result<(Vec<u8>, Vec<u8>), rcgen::Error> {
+        // Of the authority, only name and key count here.
+        let issuer = Issuer::new(params_of(self.name, 1, now), &self.key);
+        let mut params = CertificateParams::new(leaf.names)?;
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, leaf.common_name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = leaf.usages;
+        params.use_authority_key_identifier_extension = true;
+        set_validity(&mut params, now, leaf.days);
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &issuer)?;
+        Ok((certificate.pem().into_bytes(), key.serialize_pem().into_bytes()))
+    }
+}
+
+fn params_of(name: &str, days: i64, now: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    set_validity(&mut params, now, days);
+    params
+}
+
+/// Makes a certificate valid from the midnight before yesterday's time on, since clocks differ, for so many days.
+fn set_validity(params: &mut CertificateParams, now: i64, days: i64) {
+    let midnight = |seconds: i64| {
+        let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+        let day = time.to_zoned(jiff::tz::TimeZone::UTC).date();
+        rcgen::date_time_ymd(day.year().into(), day.month().unsigned_abs(), day.day().unsigned_abs())
+    };
+    (params.not_before, params.not_after) = (midnight(now - DAY), midnight(now + days * DAY));
+}
+
+/// Seconds for which the first certificate is valid yet; 0 if there is none.
+pub fn seconds_left(pem: &[u8], now: i64) -> i64 {
+    first(pem, |certificate| certificate.validity().not_after.timestamp() - now).unwrap_or_default().max(0)
+}
+
+/// When the first certificate became valid, in epoch seconds.
+pub fn valid_from(pem: &[u8]) -> Option<i64> {
+    first(pem, |certificate| certificate.validity().not_before.timestamp())
+}
+
+/// The host names of the first certificate.
+pub fn dns_names(pem: &[u8]) -> Vec<String> {
+    first(pem, dns_names_of).unwrap_or_default()
+}
+
+/// The host names of a certificate in DER.
+pub fn dns_names_in_der(der: &[u8]) -> Vec<String> {
+    X509Certificate::from_der(der).map(|(_, certificate)| dns_names_of(&certificate)).unwrap_or_default()
+}
+
+fn dns_names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.map(|names| names.value.general_names.clone()).unwrap_or_default();
+    let dns = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    };
+    names.iter().filter_map(dns).collect()
+}
+
+/// The text of the first certificate.
+pub fn first_text(pem: &[u8]) -> &[u8] {
+    const END: &[u8] = b"-----END CERTIFICATE-----\n";
+    let at = pem.windows(END.len()).position(|window| window == END);
+    at.map_or(&[], |at| &pem[..at + END.len()])
+}
+
+/// Reads something of the first certificate.
+fn first<T>(pem: &[u8], read: impl FnOnce(&X509Certificate<'_>) -> T) -> Option<T> {
+    let der = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    Some(read(&certificate))
+}

@@ -1,0 +1,172 @@
+//! The rights of those for whom a request is relayed, which this replica reviews itself, and its audit lines: the replica that
+//! relays the request has written its own.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use futures::{StreamExt as _, stream};
+use parking_lot::Mutex;
+
+use super::{CallRefusal, ReplicaPorts};
+use crate::access::audit::{AuditEvent, AuditLine, AuditLog, resource_of, verb_of};
+use crate::access::{AccountAccess, AccountResource, Principal};
+use crate::connected_agents::{PreparedRequest, RequestCaller, RequestClass, is_long};
+use crate::request_routing::received::{AnswerParts, HeadObserver, RelayedEnd};
+use crate::request_routing::relayed_principal;
+use kubesvc_core::requests::target::RequestPath;
+
+/// The verbs of rights on accounts.
+const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
+
+/// Reviews the rights on an account that the request of this caller needs, as the replica that relays it says. Answers are kept
+/// for seconds.
+pub(super) async fn review(
+    ports: &ReplicaPorts,
+    account_uid: &str,
+    caller: &RequestCaller,
+) -> Result<(), CallRefusal> {
+    if caller.rights.is_empty() {
+        return Ok(());
+    }
+    let account = ports.accounts.by_uid(account_uid);
+    let account =
+        account.ok_or_else(|| CallRefusal::new(StatusCode::MISDIRECTED_REQUEST, "no such account"))?;
+    let principal = relayed_principal(caller);
+    let part = |part: Option<&String>| part.cloned().unwrap_or_default();
+    for right in &caller.rights {
+        let resources = [AccountResource::Proxy, AccountResource::Connect];
+        let access = AccountAccess {
+            verb: VERBS.into_iter().find(|verb| *verb == right.verb).ok_or_else(unknown_right)?,
+            resource: resources
+                .into_iter()
+                .find(|resource| resource.subresource() == right.subresource)
+                .ok_or_else(unknown_right)?,
+            namespace: part(account.metadata.namespace.as_ref()),
+            object: part(account.metadata.name.as_ref()),
+        };
+        let reviewed = ports.access.authorize(&principal, &access).await;
+        reviewed.map_err(|error| CallRefusal::new(error.status(), error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn unknown_right() -> CallRefusal {
+    CallRefusal::bad_request("the call names a right that this replica does not know")
+}
+
+/// Audit lines of one relayed request.
+pub(super) struct RelayedRecord(Arc<RecordedRequest>);
+
+struct RecordedRequest {
+    audit: AuditLog,
+    request_id: String,
+    principal: Principal,
+    account: String,
+    uid: String,
+    verb: &'static str,
+    resource: String,
+    namespace: String,
+    name: String,
+    is_write: bool,
+    is_long: bool,
+    started: Instant,
+    /// The agent that answered, and its status, of a stream that has begun.
+    begun: Mutex<Option<(String, u16)>>,
+}
+
+/// The end of a stream of bytes, which is written when this is dropped.
+pub(super) struct RelayedStream(Arc<RecordedRequest>);
+
+impl RelayedRecord {
+    pub(super) fn new(ports: &ReplicaPorts, account_uid: &str, request: &PreparedRequest) -> Self {
+        let account = ports.accounts.by_uid(account_uid);
+        let path = RequestPath::read(request.target.as_bytes()).ok();
+        let of_path =
+            |read: fn(&RequestPath) -> Option<String>| path.as_ref().and_then(read).unwrap_or_default();
+        Self(Arc::new(RecordedRequest {
+            audit: ports.audit.clone(),
+            request_id: request.request_id.clone(),
+            principal: relayed_principal(&request.caller),
+            account: account.map(|account| account.account_name().to_owned()).unwrap_or_default(),
+            uid: account_uid.to_owned(),
+            verb: path.as_ref().map_or("", |path| verb_of(&request.method, path)),
+            resource: path.as_ref().map(resource_of).unwrap_or_default(),
+            namespace: of_path(|path| path.namespace.clone()),
+            name: of_path(|path| path.name.clone()),
+            is_write: request.class != RequestClass::Read,
+            is_long: is_long(&request.method, &request.target, request.upgrade),
+            started: Instant::now(),
+            begun: Mutex::default(),
+        }))
+    }
+
+    /// Writes that the request was refused.
+    pub(super) fn refused(&self, refusal: &CallRefusal) {
+        let code = Some(refusal.status.as_u16());
+        self.0.write(AuditLine { code, reason: &refusal.message, ..self.0.line(AuditEvent::Refusal) });
+    }
+
+    /// What is told of the head of the answer, and what is kept until its end.
+    pub(super) fn observer(self) -> (HeadObserver, RelayedStream) {
+        let record = Arc::clone(&self.0);
+        (Box::new(move |end| record.answered(&end)), RelayedStream(self.0))
+    }
+}
+
+impl RecordedRequest {
+    fn line(&self, event: AuditEvent) -> AuditLine<'_> {
+        AuditLine {
+            principal: Some(&self.principal),
+            account: &self.account,
+            uid: &self.uid,
+            verb: self.verb,
+            resource: &self.resource,
+            namespace: &self.namespace,
+            name: &self.name,
+            duration: Some(self.started.elapsed()),
+            ..AuditLine::new(event, &self.request_id)
+        }
+    }
+
+    fn write(&self, line: AuditLine<'_>) {
+        self.audit.write(&line);
+    }
+
+    fn answered(&self, end: &RelayedEnd<'_>) {
+        let (agent, code, reason) = match end {
+            RelayedEnd::Answered(response) => {
+                (response.agent.process.agent_id.as_str(), response.status.as_u16(), String::new())
+            }
+            RelayedEnd::Failed(error) => ("", error.status().as_u16(), error.to_string()),
+        };
+        let code = Some(code);
+        if self.is_long && matches!(end, RelayedEnd::Answered(response) if response.status.as_u16() < 300) {
+            *self.begun.lock() = code.map(|code| (agent.to_owned(), code));
+            self.write(AuditLine { agent, code, ..self.line(AuditEvent::StreamBegin) });
+        } else if self.is_write {
+            self.write(AuditLine { agent, code, reason: &reason, ..self.line(AuditEvent::Write) });
+        }
+    }
+}
+
+impl RelayedStream {
+    /// The parts of an answer, whose end is written, however it comes.
+    pub(super) fn until_end_of(self, parts: AnswerParts) -> AnswerParts {
+        stream::unfold((parts, self), |(mut parts, held)| async move {
+            let part = parts.next().await?;
+            Some((part, (parts, held)))
+        })
+        .boxed()
+    }
+}
+
+impl Drop for RelayedStream {
+    fn drop(&mut self) {
+        let begun = self.0.begun.lock().take();
+        if let Some((agent, code)) = begun {
+            let line = self.0.line(AuditEvent::StreamEnd);
+            self.0.write(AuditLine { agent: &agent, code: Some(code), ..line });
+        }
+    }
+}
