@@ -21,6 +21,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Extension, Json, Router};
+use hyper::body::Body as _;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -134,7 +135,12 @@ async fn read_bytes(
     max_bytes: usize,
     mut permit: BodyPermit,
 ) -> Result<(Bytes, BodyPermit), CallRefusal> {
-    let bytes = collect(body, max_bytes, None, &mut permit).await?;
+    // Memory for all of it first: bodies of one replica that had a part each would wait for one another.
+    let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    if let Some(bytes) = announced {
+        permit.grow(bytes.min(max_bytes)).await.map_err(UnreadBody::from)?;
+    }
+    let bytes = collect(body, max_bytes, announced, &mut permit).await?;
     Ok((bytes, permit))
 }
 

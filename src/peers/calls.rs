@@ -205,7 +205,9 @@ impl Peers {
                     if link.verified.has(replica) {
                         warn!(error = %problem, path = ask.path, "another replica does not answer; using what the objects record");
                     }
-                    link.rest(replica);
+                    if matches!(problem, CallError::Unreachable { .. }) {
+                        link.rest(replica);
+                    }
                     None
                 }
             }

@@ -90,6 +90,8 @@ impl PeerClient {
         to: &Replica,
         ask: &PeerCall,
     ) -> Result<T, CallError> {
+        // The time that it waits for its own turn says nothing about the other replica.
+        let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
         let calling = tokio::time::timeout(ask.within, self.call(to, ask)).await;
         let answered =
             calling.unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))));
@@ -103,7 +105,6 @@ impl PeerClient {
     }
 
     async fn call(&self, to: &Replica, ask: &PeerCall) -> Result<(StatusCode, Bytes), CallError> {
-        let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
         let mut request = Request::builder().method(&ask.method).uri(url(to, &ask.path));
         if !ask.body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");

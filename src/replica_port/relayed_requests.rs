@@ -55,7 +55,8 @@ pub(super) async fn proxy(
         (Bytes::new(), Some(body.into_data_stream().map_err(io::Error::other).boxed()))
     } else {
         let permit = state.relayed.permit(id_of(&calling));
-        let (bytes, _permit) = read_bytes(body, MAX_REQUEST_BODY_BYTES, permit).await?;
+        let read = read_bytes(body, MAX_REQUEST_BODY_BYTES, permit).await;
+        let (bytes, _permit) = read.inspect_err(|refusal| record.refused(refusal))?;
         (bytes, None)
     };
     let (observer, stream) = record.observer();

@@ -2,6 +2,7 @@
 //! relays the request has written its own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use axum::http::StatusCode;
@@ -55,6 +56,10 @@ fn unknown_right() -> CallRefusal {
     CallRefusal::bad_request("the call names a right that this replica does not know")
 }
 
+/// Why a write has no status.
+const LEFT: &str =
+    "the replica that relayed it left before there was an answer: whether it was done is unknown";
+
 /// Audit lines of one relayed request.
 pub(super) struct RelayedRecord(Arc<RecordedRequest>);
 
@@ -71,11 +76,14 @@ struct RecordedRequest {
     is_write: bool,
     is_long: bool,
     started: Instant,
+    /// Whether there was an answer, or a failure.
+    has_ended: AtomicBool,
     /// The agent that answered, and its status, of a stream that has begun.
     begun: Mutex<Option<(String, u16)>>,
 }
 
-/// The end of a stream of bytes, which is written when this is dropped.
+/// The end of a stream of bytes, or of a write whose answer the other replica did not wait for, which is written when this is
+/// dropped.
 pub(super) struct RelayedStream(Arc<RecordedRequest>);
 
 impl RelayedRecord {
@@ -97,6 +105,7 @@ impl RelayedRecord {
             is_write: request.class != RequestClass::Read,
             is_long: is_long(&request.method, &request.target, request.upgrade),
             started: Instant::now(),
+            has_ended: AtomicBool::new(false),
             begun: Mutex::default(),
         }))
     }
@@ -134,6 +143,7 @@ impl RecordedRequest {
     }
 
     fn answered(&self, end: &RelayedEnd<'_>) {
+        self.has_ended.store(true, Ordering::Relaxed);
         let (agent, code, reason) = match end {
             RelayedEnd::Answered(response) => {
                 (response.agent.process.agent_id.as_str(), response.status.as_u16(), String::new())
@@ -167,6 +177,8 @@ impl Drop for RelayedStream {
         if let Some((agent, code)) = begun {
             let line = self.0.line(AuditEvent::StreamEnd);
             self.0.write(AuditLine { agent: &agent, code: Some(code), ..line });
+        } else if self.0.is_write && !self.0.has_ended.load(Ordering::Relaxed) {
+            self.0.write(AuditLine { reason: LEFT, ..self.0.line(AuditEvent::Write) });
         }
     }
 }
