@@ -383,6 +383,20 @@ async fn a_caller_that_goes_away_ends_the_request_at_the_other_replica() {
     eventually("it ends there", || lines.is_closed()).await;
 }
 
+#[tokio::test]
+async fn a_relayed_write_whose_other_replica_leaves_has_an_audit_line() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    has.agents.act(Act::Hang);
+    let sending = tokio::spawn(async move { router.send("uid", post()).await.map(drop) });
+    eventually("the agent has it", || has.agents.had.lock().len() == 1).await;
+    sending.abort();
+    eventually("its line", || !has.rights.audited().is_empty()).await;
+    let lines = has.rights.audited();
+    assert_eq!((lines.len(), lines[0]["message"].as_str(), lines[0].get("code")), (1, Some("write"), None));
+    assert!(lines[0]["reason"].as_str().is_some_and(|why| why.contains("unknown")), "{lines:?}");
+}
+
 /// Starts what a router runs in the background, until the guard is dropped.
 fn start_background(router: &RequestRouter) -> tokio_util::sync::DropGuard {
     let stop = CancellationToken::new();
