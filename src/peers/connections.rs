@@ -58,12 +58,12 @@ struct PeerConnection {
 }
 
 /// The lock is held while the connection is opened.
-type ConnectionSlot = Arc<tokio::sync::Mutex<PeerConnection>>;
+type KeptConnection = Arc<tokio::sync::Mutex<PeerConnection>>;
 
 /// The connections to all replicas.
 pub(super) struct PeerConnections {
     tls: Arc<PeerTls>,
-    slots: Mutex<HashMap<ConnectionKey, ConnectionSlot>>,
+    slots: Mutex<HashMap<ConnectionKey, KeptConnection>>,
 }
 
 impl PeerConnections {
@@ -111,7 +111,7 @@ impl PeerConnections {
         opened
     }
 
-    fn slot(&self, key: ConnectionKey) -> ConnectionSlot {
+    fn slot(&self, key: ConnectionKey) -> KeptConnection {
         let mut slots = self.slots.lock();
         if !slots.contains_key(&key) {
             // Those of replicas that are gone.
