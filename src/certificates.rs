@@ -1,6 +1,7 @@
 //! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
 //! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller. No I/O.
 
+use k8s_openapi::api::core::v1::Secret;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -27,6 +28,12 @@ pub enum CertificateError {
     /// The key cannot be used, or is not that of the certificate.
     #[error("the private key cannot be used with the certificate")]
     Key(#[from] rustls::Error),
+}
+
+/// The bytes of a field of a Secret; empty if it is missing.
+pub fn secret_field(secret: &Secret, name: &str) -> Vec<u8> {
+    let field = secret.data.as_ref().and_then(|data| data.get(name));
+    field.map(|bytes| bytes.0.clone()).unwrap_or_default()
 }
 
 /// A certificate with its key, from PEM.

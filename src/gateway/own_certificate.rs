@@ -20,6 +20,7 @@ use super::tls::ServingCertificate;
 use super::{GROUP, VERSION};
 use crate::certificates::{
     Authority, CertificateError, DAY, LeafRequest, certified_key, dns_names, first_text, seconds_left,
+    secret_field,
 };
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_stale};
 
@@ -188,10 +189,7 @@ struct Files {
 
 impl Files {
     fn of(secret: &Secret) -> Self {
-        let field = |name: &str| {
-            let data = secret.data.as_ref().and_then(|data| data.get(name));
-            data.map(|bytes| bytes.0.clone()).unwrap_or_default()
-        };
+        let field = |name| secret_field(secret, name);
         Self {
             authorities: field(AUTHORITIES),
             authority_key: field(AUTHORITY_KEY),

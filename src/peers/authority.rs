@@ -17,7 +17,9 @@ use sha2::Sha256;
 use tracing::info;
 
 use super::JoinPeersError;
-use crate::certificates::{Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, valid_from};
+use crate::certificates::{
+    Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, secret_field, valid_from,
+};
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions, unless_stale};
 
 /// Name of the Secret.
@@ -57,10 +59,7 @@ pub(super) struct AuthorityFiles {
 
 impl AuthorityFiles {
     fn of(secret: &Secret) -> Self {
-        let field = |name: &str| {
-            let data = secret.data.as_ref().and_then(|data| data.get(name));
-            data.map(|bytes| bytes.0.clone()).unwrap_or_default()
-        };
+        let field = |name| secret_field(secret, name);
         Self {
             authorities: field(AUTHORITIES),
             key: field(AUTHORITY_KEY),
