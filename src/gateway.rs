@@ -129,7 +129,9 @@ impl Gateway {
         mut request: Request<Incoming>,
         from: Arc<ConnectionInfo>,
     ) -> Response<Body> {
-        compact(request.headers_mut());
+        if request.version() == Version::HTTP_2 {
+            compact(&mut request);
+        }
         let bytes = head_bytes(request.uri(), request.headers());
         let request_id = ulid::Ulid::generate().to_string();
         let (headers, method) = (request.headers().clone(), request.method().clone());

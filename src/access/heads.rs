@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 use parking_lot::Mutex;
 
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
@@ -15,9 +15,6 @@ const MAX_HEADS_BYTES: usize = 32 * 1024 * 1024;
 const MAX_HEADS_OF_ADDRESS_BYTES: usize = 4 * 1024 * 1024;
 /// What a header costs besides its bytes, as HTTP/2 counts it.
 const HEADER_OVERHEAD_BYTES: usize = 32;
-
-/// Size up to which a value is left in the memory that it was decoded into, in bytes.
-const MAX_LOOSE_VALUE_BYTES: usize = 4 * 1024;
 
 /// Heads whose callers are not authenticated yet.
 #[derive(Debug, Default)]
@@ -73,21 +70,31 @@ impl Drop for HeldHead {
     }
 }
 
-/// Gives each large value of a head memory of its own size. The decoder of HTTP/2 leaves about twice as much to a value, and
-/// [`UnknownHeads`] counts only its bytes.
-pub fn compact(headers: &mut HeaderMap) {
-    for value in headers.values_mut().filter(|value| value.len() > MAX_LOOSE_VALUE_BYTES) {
-        if let Ok(mut own) = HeaderValue::from_bytes(value.as_bytes()) {
-            own.set_sensitive(value.is_sensitive());
-            *value = own;
-        }
+/// Gives each part of a head memory of its own. In HTTP/2, a part keeps alive what was decoded with it: up to twice the largest
+/// head before it on its connection, and [`UnknownHeads`] counts only its bytes.
+pub fn compact<B>(request: &mut Request<B>) {
+    let own = |value: &HeaderValue| {
+        let mut own = HeaderValue::from_bytes(value.as_bytes())?;
+        own.set_sensitive(value.is_sensitive());
+        Ok::<_, http::Error>(own)
+    };
+    let headers = request
+        .headers()
+        .iter()
+        .map(|(name, value)| Ok((HeaderName::from_bytes(name.as_str().as_bytes())?, own(value)?)));
+    // What was read once can be read again.
+    if let Ok(headers) = headers.collect::<Result<HeaderMap, http::Error>>() {
+        *request.headers_mut() = headers;
+    }
+    if let Ok(uri) = request.uri().to_string().parse() {
+        *request.uri_mut() = uri;
     }
 }
 
 /// Size of a request's head, in bytes.
 pub fn head_bytes(uri: &Uri, headers: &HeaderMap) -> usize {
     let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
-    let of_header = |(name, value): (&http::HeaderName, &HeaderValue)| {
+    let of_header = |(name, value): (&HeaderName, &HeaderValue)| {
         name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES
     };
     path + headers.iter().map(of_header).sum::<usize>()
@@ -118,15 +125,21 @@ mod tests {
     }
 
     #[test]
-    fn a_large_value_leaves_the_memory_it_was_decoded_into() {
-        let decoded = hyper::body::Bytes::from(vec![b'x'; 64 * 1024]);
-        let value =
-            HeaderValue::from_maybe_shared(decoded.slice(..MAX_LOOSE_VALUE_BYTES + 1)).expect("a value");
-        let mut headers = HeaderMap::from_iter([(http::header::COOKIE, value.clone())]);
+    fn every_part_of_a_head_leaves_the_memory_it_was_decoded_into() {
+        let decoded = hyper::body::Bytes::from("/version?x=1x-name value".repeat(1000));
+        let part = |at: std::ops::Range<usize>| decoded.slice(at);
+        let path = http::uri::PathAndQuery::from_maybe_shared(part(0..12)).expect("a path");
+        let name = HeaderName::from_bytes(&part(12..18)).expect("a name");
+        let value = HeaderValue::from_maybe_shared(part(19..24)).expect("a value");
+        let mut request = Request::new(());
+        *request.uri_mut() = path.into();
+        request.headers_mut().append(name.clone(), value.clone());
+        request.headers_mut().append(name, value);
+        let headers = request.headers().clone();
         assert!(!decoded.is_unique());
-        compact(&mut headers);
-        assert_eq!(headers[http::header::COOKIE], value);
-        drop(value);
+        compact(&mut request);
+        assert_eq!((request.headers(), request.uri().to_string().as_str()), (&headers, "/version?x=1"));
+        drop(headers);
         assert!(decoded.is_unique(), "nothing else holds it");
     }
 }

@@ -1,33 +1,31 @@
 //! Connections to the API of accounts: TLS, HTTP/1.1 and 2, and bounds on all of it.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::conn::auto;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::Gateway;
 use super::status::Refusal;
-use super::tls::{ServingCertificate, server_config};
-use kubesvc_runtime::listen::connection_limits::{AddressLimits, Addresses, ClientAddress, LogRateLimit};
-use kubesvc_runtime::listen::connection_phase::{ConnectionDeadlines, ConnectionPhase};
-use kubesvc_runtime::listen::connection_slots::{ConnectionSlots, SlotRefusal};
+use super::tls::{HTTP2, ServingCertificate, server_config};
+use crate::access::head_bytes;
+use kubesvc_runtime::listen::connection_limits::{AddressLimits, ClientAddress};
+use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
+use kubesvc_runtime::listen::port::{HttpMetrics, Port, PortConnection, PortLimits};
 use kubesvc_runtime::listen::refused_heads::{MAX_HEAD_BYTES, RefusedHeads};
 use kubesvc_runtime::listen::unread_answers::{MonitoredStream, ReadBody, StreamExecutor};
-use kubesvc_runtime::shutdown::spawn_named;
 
 /// Time limits of a connection: 10 s from its beginning to the first request, the handshake included, and 180 s without a
 /// request.
@@ -51,12 +49,14 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Maximum size of what waits to be sent of one answer in HTTP/2, in bytes: a caller that stops reading keeps that much beside
 /// the credit of the answer.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Size up to which the head of a caller who is not known is not counted, in bytes.
+const LARGE_HEAD_BYTES: usize = 8 * 1024;
+/// Maximum size of the larger ones of one connection together, in bytes. Then the connection ends.
+const MAX_STRANGERS_HEADS_BYTES: usize = 512 * 1024;
 /// Interval between two HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// Maximum number of requests that a client cancelled and that are not handled yet (rapid reset).
 const MAX_PENDING_RESETS: usize = 64;
-/// Pause after a failed accept, which is usually caused by a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum time for requests to end when the process stops.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -87,26 +87,21 @@ impl Drop for OpenConnection {
     }
 }
 
-/// HTTP/1.1 and 2, for callers and for the API server that passes calls on.
-struct Servers {
-    of_callers: Builder<StreamExecutor>,
-    of_front_proxy: Builder<StreamExecutor>,
-}
-
-impl Servers {
-    fn new() -> Self {
-        Self { of_callers: server(MAX_STREAMS), of_front_proxy: server(MAX_STREAMS_OF_FRONT_PROXY) }
-    }
-}
-
-/// A server with at most so many requests of one HTTP/2 connection at once.
-fn server(streams: u32) -> Builder<StreamExecutor> {
-    let mut http = Builder::new(StreamExecutor);
+/// A server of HTTP/1.1.
+fn http1() -> auto::Builder<StreamExecutor> {
+    let mut http = auto::Builder::new(StreamExecutor).http1_only();
     http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES);
-    http.http2()
-        .timer(TokioTimer::new())
+    http
+}
+
+/// A server of HTTP/2 with at most so many requests of one connection at once.
+fn http2(streams: u32) -> http2::Builder<StreamExecutor> {
+    let mut http = http2::Builder::new(StreamExecutor);
+    http.timer(TokioTimer::new())
         .max_concurrent_streams(streams)
         .max_header_list_size(MAX_UNREAD_HEAD_BYTES)
+        // No header of a head is kept for the next one: it would keep that head's memory, and it may be a token.
+        .header_table_size(0)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER_BYTES)
@@ -119,10 +114,8 @@ fn server(streams: u32) -> Builder<StreamExecutor> {
 /// The listener of the API of accounts.
 pub struct GatewayListener {
     listener: TcpListener,
+    port: Port,
     tls: TlsAcceptor,
-    servers: Arc<Servers>,
-    slots: Arc<ConnectionSlots>,
-    log_limit: Arc<LogRateLimit>,
 }
 
 impl GatewayListener {
@@ -135,98 +128,89 @@ impl GatewayListener {
         connections: usize,
         addresses: AddressLimits,
         certificate: Arc<ServingCertificate>,
+        metrics: HttpMetrics,
     ) -> Result<Self, rustls::Error> {
-        Ok(Self {
-            listener,
-            tls: TlsAcceptor::from(Arc::new(server_config(certificate)?)),
-            servers: Arc::new(Servers::new()),
-            slots: Arc::new(ConnectionSlots::new(
-                connections,
-                connections / RESERVED_SHARE,
-                Addresses::new(addresses),
-            )),
-            log_limit: Arc::default(),
-        })
+        let reserved = connections / RESERVED_SHARE;
+        let limits = PortLimits { connections, reserved, addresses, deadlines: DEADLINES, grace: GRACE };
+        let tls = TlsAcceptor::from(Arc::new(server_config(certificate)?));
+        Ok(Self { listener, port: Port::new("accounts", limits, metrics), tls })
     }
 
     /// Serves until stopped, then waits for requests that run.
     pub async fn serve(self, gateway: Arc<Gateway>, stop: CancellationToken) {
-        let graceful = GracefulShutdown::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
-            match accepted {
-                Ok((stream, peer)) => {
-                    let admitting = self.admit(stream, peer, &gateway, &graceful);
-                    if stop.run_until_cancelled(admitting).await.is_none() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection to the API of accounts");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-        drop(self.listener);
-        if timeout(GRACE, graceful.shutdown()).await.is_err() {
-            warn!("aborted requests to accounts that were still running after {} s", GRACE.as_secs());
-        }
-    }
-
-    async fn admit(
-        &self,
-        stream: TcpStream,
-        peer: SocketAddr,
-        gateway: &Arc<Gateway>,
-        graceful: &GracefulShutdown,
-    ) {
-        let slot = match self.slots.admit(peer.ip()).await {
-            Ok(slot) => Arc::new(slot),
-            Err(refusal) => return refused(&self.log_limit, peer.ip(), refusal),
-        };
-        let caller = ClientAddress::of(peer.ip());
-        let phase = Arc::new(ConnectionPhase::new(Arc::clone(self.slots.waiting()), caller, DEADLINES));
-        let _ = stream.set_nodelay(true);
-        let stream = MonitoredStream::encrypted(stream, Arc::clone(&phase), Arc::clone(&slot));
-        let (tls, servers, gateway) = (self.tls.clone(), Arc::clone(&self.servers), Arc::clone(gateway));
-        let (slots, log_limit, watcher) =
-            (Arc::clone(&self.slots), Arc::clone(&self.log_limit), graceful.watcher());
-        let serving = spawn_named("connection to the API of accounts", async move {
-            let serving = async {
-                let stream = match tls.accept(stream).await {
-                    Ok(stream) => stream,
-                    Err(error) => {
-                        debug!(%error, "a TLS handshake with the API of accounts failed");
-                        return;
-                    }
-                };
-                let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-                let certificates: Vec<_> = shown.iter().map(|one| one.to_vec()).collect();
-                let is_front_proxy = gateway.ports.access.is_front_proxy(&certificates).await;
-                if let Err(refusal) = slots.settle(&slot, is_front_proxy).await {
-                    return refused(&log_limit, peer.ip(), refusal);
-                }
-                if is_front_proxy {
-                    phase.identified();
-                }
-                let open = OpenConnection::new(&gateway.metrics.connections);
-                let info = ConnectionInfo { address: caller, is_front_proxy, certificates, _open: open };
-                serve_connection((stream, Arc::new(info), Arc::clone(&phase)), &servers, &gateway, watcher)
-                    .await;
-            };
-            tokio::select! {
-                () = serving => {}
-                overdue = phase.overdue() => debug!(?overdue, %caller, "closed a connection to the API of accounts"),
-            }
-            phase.end();
-        });
-        drop(serving.detach());
+        let answer =
+            |stream, connection| answer(self.tls.clone(), stream, Arc::new(connection), Arc::clone(&gateway));
+        self.port.serve(self.listener, stop, answer).await;
     }
 }
 
-fn refused(log_limit: &LogRateLimit, peer: IpAddr, refusal: SlotRefusal) {
-    let (caller, (reason, why)) = (ClientAddress::of(peer), refusal.reason());
-    if log_limit.may_log(reason, caller) {
-        warn!(%caller, "connection to the API of accounts closed: {why}");
+async fn answer(tls: TlsAcceptor, stream: TcpStream, connection: Arc<PortConnection>, gateway: Arc<Gateway>) {
+    let (phase, slot) = (Arc::clone(&connection.phase), Arc::clone(&connection.slot));
+    let stream = match tls.accept(MonitoredStream::encrypted(stream, phase, slot)).await {
+        Ok(stream) => stream,
+        Err(error) => return debug!(%error, "a TLS handshake with the API of accounts failed"),
+    };
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates: Vec<_> = shown.iter().map(|one| one.to_vec()).collect();
+    let is_front_proxy = gateway.ports.access.is_front_proxy(&certificates).await;
+    if !connection.settle(is_front_proxy).await {
+        return;
+    }
+    if is_front_proxy {
+        connection.phase.identified();
+    }
+    let open = OpenConnection::new(&gateway.metrics.connections);
+    let address = connection.caller;
+    let info = Arc::new(ConnectionInfo { address, is_front_proxy, certificates, _open: open });
+    let streams = if is_front_proxy { MAX_STREAMS_OF_FRONT_PROXY } else { MAX_STREAMS };
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+    let stream = RefusedHeads::new(stream, MAX_HEAD_BYTES, Refusal::of_head);
+    let heads = stream.watch();
+    let strangers = StrangersHeads::default();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&info));
+        let (gateway, info, connection) = (Arc::clone(&gateway), Arc::clone(&info), Arc::clone(&connection));
+        let (guard, strangers) = ((connection.phase.request(), heads.request()), strangers.clone());
+        async move {
+            let bytes = head_bytes(request.uri(), request.headers());
+            let response = gateway.answer(request, info).await;
+            let status = response.status();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                connection.phase.wait_for_reader();
+                // Before its slot could be asked for: it outlives this connection's task.
+                connection.phase.end();
+            }
+            let is_of_stranger = is_of_stranger(status) && !is_front_proxy;
+            if is_of_stranger && strangers.are_too_many(bytes) {
+                connection.end_gracefully();
+            }
+            // The request lasts until the last byte of its answer is given. That of a caller who is not known holds no
+            // place: it may be one that is never read.
+            let guard = (!is_of_stranger).then_some(guard);
+            Ok::<_, Infallible>(response.map(|body| {
+                let body = ReadBody::new(body, guard);
+                if is_front_proxy { body.waiting_for_reader() } else { body }
+            }))
+        }
+    });
+    let stream = TokioIo::new(stream);
+    if is_http2 {
+        connection.serve(http2(streams).serve_connection(stream, service)).await;
+    } else {
+        connection.serve(http1().serve_connection_with_upgrades(stream, service)).await;
+    }
+}
+
+/// Large heads of callers who are not known, on one connection. The decoder of HTTP/2 keeps up to 124 short headers for later
+/// heads, each in the memory of the head that it came with, unless the caller obeys a table of size 0.
+#[derive(Clone, Debug, Default)]
+struct StrangersHeads(Arc<AtomicUsize>);
+
+impl StrangersHeads {
+    /// Counts a head. Returns whether the connection must end.
+    fn are_too_many(&self, bytes: usize) -> bool {
+        let large = if bytes > LARGE_HEAD_BYTES { bytes } else { 0 };
+        self.0.fetch_add(large, Ordering::Relaxed) + large > MAX_STRANGERS_HEADS_BYTES
     }
 }
 
@@ -238,41 +222,4 @@ fn is_of_stranger(status: StatusCode) -> bool {
             | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             | StatusCode::SERVICE_UNAVAILABLE
     )
-}
-
-async fn serve_connection(
-    (stream, info, phase): (TlsStream<MonitoredStream<TcpStream>>, Arc<ConnectionInfo>, Arc<ConnectionPhase>),
-    servers: &Servers,
-    gateway: &Arc<Gateway>,
-    watcher: Watcher,
-) {
-    let http = if info.is_front_proxy { &servers.of_front_proxy } else { &servers.of_callers };
-    let stream = RefusedHeads::new(stream, MAX_HEAD_BYTES, Refusal::of_head);
-    let heads = stream.watch();
-    let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&info));
-        let (gateway, info, phase) = (Arc::clone(gateway), Arc::clone(&info), Arc::clone(&phase));
-        let guard = (phase.request(), heads.request());
-        async move {
-            let is_front_proxy = info.is_front_proxy;
-            let response = gateway.answer(request, info).await;
-            let status = response.status();
-            if status == StatusCode::SWITCHING_PROTOCOLS {
-                phase.wait_for_reader();
-                // Before its slot could be asked for: it outlives this connection's task.
-                phase.end();
-            }
-            // The request lasts until the last byte of its answer is given. That of a caller who is not known holds no place:
-            // it may be one that is never read.
-            let guard = (!is_of_stranger(status)).then_some(guard);
-            Ok::<_, Infallible>(response.map(|body| {
-                let body = ReadBody::new(body, guard);
-                if is_front_proxy { body.waiting_for_reader() } else { body }
-            }))
-        }
-    });
-    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
-        debug!(error, "a connection to the API of accounts ended with an error");
-    }
 }

@@ -35,6 +35,7 @@ use crate::operations::tests::fakes::{
 };
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 use kubesvc_testkit::kubeconfig::Authority;
 
@@ -488,7 +489,9 @@ async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
     certificate.set(key.expect("they fit"));
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("an address");
-    let listener = GatewayListener::new(socket, 8, AddressLimits::default(), certificate).expect("TLS");
+    let listener =
+        GatewayListener::new(socket, 8, AddressLimits::default(), certificate, HttpMetrics::default());
+    let listener = listener.expect("TLS");
     let serving = listener.serve(Arc::clone(gateway), CancellationToken::new());
     let _serving = AbortOnDropHandle::new(tokio::spawn(serving));
     let mut roots = RootCertStore::empty();

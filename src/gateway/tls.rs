@@ -16,6 +16,9 @@ use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureSc
 
 use crate::certificates::{CertificateError, certified_key};
 
+/// Name of HTTP/2 in the handshake.
+pub(super) const HTTP2: &[u8] = b"h2";
+
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -91,7 +94,7 @@ pub(super) fn server_config(certificate: Arc<ServingCertificate>) -> Result<Serv
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(certificate);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 

@@ -16,6 +16,7 @@ use super::startup;
 use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServingCertificate, TlsFiles};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Interval between two looks at the files of the certificate.
@@ -64,6 +65,7 @@ impl GatewayPort {
         self,
         location: &RunLocation,
         background: &BackgroundTasks,
+        metrics: &HttpMetrics,
         stop: &CancellationToken,
         serving: Arc<DropGuard>,
     ) -> Result<(), OperatorError> {
@@ -72,7 +74,8 @@ impl GatewayPort {
             info!(%address, "serving the API of accounts");
         }
         let (connections, shown) = (self.connections, Arc::clone(&certificate));
-        let listener = GatewayListener::new(self.listener, connections, self.limits, shown)
+        let metrics = metrics.clone();
+        let listener = GatewayListener::new(self.listener, connections, self.limits, shown, metrics)
             .map_err(OperatorError::Tls)?;
         let spec = |interval| {
             let does = "Keeps the certificate of the API of accounts";

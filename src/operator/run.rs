@@ -46,7 +46,7 @@ use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::config;
 use kubesvc_runtime::kube_access::{self, KubeAccess};
-use kubesvc_runtime::listen::http::HttpMetrics;
+use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_runtime::rate_limit::RateLimit;
 use kubesvc_runtime::shutdown;
 use kubesvc_runtime::telemetry::metrics::Metrics;
@@ -288,10 +288,10 @@ impl Assembly<'_> {
         };
         let left = self.lead(leader, &leases, &hub);
         let also_serving = ports.serving();
-        self.serve_replicas(&hub, &readiness, ports.serving()).await?;
+        self.serve_replicas(&hub, &readiness, http, ports.serving()).await?;
         ports.serve(rest);
         if let Some(gateway) = gateway {
-            gateway.serve(location, &self.background, &self.stop, also_serving)?;
+            gateway.serve(location, &self.background, http, &self.stop, also_serving)?;
         }
         let serving = bound.serve(hub, self.background.registry().clone(), self.stop.clone());
         self.background.spawn("hub", "Serves the agents", async move {
@@ -306,6 +306,7 @@ impl Assembly<'_> {
         &self,
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
+        http: &HttpMetrics,
         serving: Arc<DropGuard>,
     ) -> Result<(), OperatorError> {
         if !self.peers.takes_calls() {
@@ -323,9 +324,9 @@ impl Assembly<'_> {
             audit: AuditLog::to_stdout(),
             answered_for: Arc::new(move || readiness.replicas.answered_for()),
         };
-        let (peers, stop) = (Arc::clone(&self.peers), self.stop.clone());
+        let (peers, http, stop) = (Arc::clone(&self.peers), http.clone(), self.stop.clone());
         self.background.spawn("port for replicas", "Answers the other replicas", async move {
-            peers.serve(listener, replica_port::router(ports), stop).await;
+            peers.serve(listener, replica_port::router(ports), http, stop).await;
             drop(serving);
         });
         Ok(())

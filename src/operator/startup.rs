@@ -16,7 +16,8 @@ use super::OperatorError;
 use super::settings::ServerSettings;
 use crate::rest::{self, RestState, StartupState};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
-use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::http::HttpServer;
+use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, OpenOptions, Store, StoreError};
 

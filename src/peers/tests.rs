@@ -72,7 +72,9 @@ async fn serving(id: &str, tls: PeerTls) -> (Arc<Peers>, SocketAddr, tokio_util:
     let router = axum::Router::new().route("/internal/v1/reach", axum::routing::get(answer));
     let (stop, served) = (CancellationToken::new(), Arc::clone(&peers));
     let stopped = stop.clone();
-    tokio::spawn(async move { served.serve(listener, router, stopped).await });
+    tokio::spawn(async move {
+        served.serve(listener, router, kubesvc_runtime::listen::port::HttpMetrics::default(), stopped).await;
+    });
     (peers, address, stop.drop_guard())
 }
 
@@ -162,7 +164,15 @@ async fn a_connection_that_was_closed_is_opened_again() {
     let next = Peers::of_test_with(identity, Arc::default(), &[], tls("other"));
     let answer = async || axum::Json(serde_json::json!({"replicaId": "next", "answeredForMs": 1}));
     let router = axum::Router::new().route("/internal/v1/reach", axum::routing::get(answer));
-    tokio::spawn(async move { next.serve(listener, router, CancellationToken::new()).await });
+    tokio::spawn(async move {
+        next.serve(
+            listener,
+            router,
+            kubesvc_runtime::listen::port::HttpMetrics::default(),
+            CancellationToken::new(),
+        )
+        .await;
+    });
     assert_eq!(asked(&peers, &to).await.expect("an answer").replica_id, "next");
 }
 

@@ -19,8 +19,9 @@ use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
-use kubesvc_runtime::listen::http::{HttpLimits, HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::http::{HttpLimits, HttpServer};
 use kubesvc_runtime::listen::listen;
+use kubesvc_runtime::listen::port::HttpMetrics;
 
 /// A bound port that is not served yet.
 #[derive(Debug)]

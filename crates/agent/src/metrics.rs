@@ -15,7 +15,7 @@ use crate::requests::RequestServiceMetrics;
 use crate::static_accounts::StaticAccountFile;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::background_tasks::TaskRegistry;
-use kubesvc_runtime::listen::http::HttpMetrics;
+use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_runtime::telemetry::metrics::{self, Metrics};
 
 mod cached_objects;

@@ -5,6 +5,7 @@ pub mod connection_limits;
 pub mod connection_phase;
 pub mod connection_slots;
 pub mod http;
+pub mod port;
 pub mod refused_heads;
 pub mod unread_answers;
 

@@ -216,7 +216,9 @@ async fn other(name: &'static str, has_agent: bool) -> Other {
     let router = router(ports(name, Arc::<Agents>::clone(&agents), &rights));
     let stop = CancellationToken::new();
     let stopped = stop.clone();
-    tokio::spawn(async move { peers.serve(listener, router, stopped).await });
+    tokio::spawn(async move {
+        peers.serve(listener, router, kubesvc_runtime::listen::port::HttpMetrics::default(), stopped).await;
+    });
     let (way, cut, is_silent) = way_to(address, &stop).await;
     Other { agents, rights, way, cut, is_silent, _stop: stop.drop_guard() }
 }

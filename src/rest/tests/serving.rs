@@ -7,7 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use kubesvc_runtime::listen::http::{HttpMetrics, HttpServer};
+use kubesvc_runtime::listen::http::HttpServer;
+use kubesvc_runtime::listen::port::HttpMetrics;
 
 async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -36,7 +36,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::callers::{Callers, dial};
 use super::measurements::{FloodMeasurement, Measurements, PROBER};
 use crate::gateway::place::{ACCOUNT, EVERYTHING, Place, path_of};
-use crate::gateway::refusals::connector;
+use crate::gateway::refusals::{client_config, connector};
 use crate::world::{MAX_WAIT, World};
 use kubesvc_testkit::simulated_agent::SimulatedAgent;
 use kubesvc_testkit::simulated_agent::frames::{Introduction, Policy};
@@ -63,6 +63,8 @@ type TlsTo = TlsStream<TcpStream>;
 pub(super) struct Door {
     port: u16,
     tls: TlsConnector,
+    /// The same for HTTP/2.
+    http2: TlsConnector,
     namespace: String,
 }
 
@@ -75,9 +77,13 @@ pub(super) struct HonestCaller {
 
 impl Door {
     async fn dial(&self, from: Ipv4Addr) -> Result<TlsTo, String> {
+        self.dial_by(&self.tls, from).await
+    }
+
+    async fn dial_by(&self, tls: &TlsConnector, from: Ipv4Addr) -> Result<TlsTo, String> {
         let stream = dial(from, self.port).await.map_err(|e| e.to_string())?;
         let name = ServerName::try_from("localhost").expect("a name");
-        self.tls.connect(name, stream).await.map_err(|e| e.to_string())
+        tls.connect(name, stream).await.map_err(|e| e.to_string())
     }
 
     fn request(
@@ -106,7 +112,7 @@ impl Door {
             let from = Callers::of(self.port, network).address(number, 1);
             flood.spawn(async move {
                 loop {
-                    let Ok(stream) = door.dial(from).await else { continue };
+                    let Ok(stream) = door.dial_by(&door.http2, from).await else { continue };
                     let mut http = http2::Builder::new(TokioExecutor::new());
                     http.initial_stream_window_size(window);
                     let Ok((sender, connection)) = http.handshake(TokioIo::new(stream)).await else {
@@ -186,9 +192,12 @@ pub(super) async fn floods(held: Duration) -> Vec<FloodMeasurement> {
     ];
     let stranger = place.person("eve", "[]", Some("kubesvc")).await;
     let _babbler = babbling_agent(&place).await;
+    let mut http2 = client_config(&place.authority, None);
+    http2.alpn_protocols = vec![b"h2".to_vec()];
     let door = Door {
         port: place.port,
         tls: connector(&place.authority, None),
+        http2: TlsConnector::from(Arc::new(http2)),
         namespace: place.world.namespace().to_owned(),
     };
     let honest = HonestCaller { door: door.clone(), token: honest };

@@ -44,6 +44,10 @@ pub(super) async fn connect_to(
 
 /// TLS with a server of this authority.
 pub(crate) fn connector(authority: &str, identity: Option<&Identity>) -> TlsConnector {
+    TlsConnector::from(Arc::new(client_config(authority, identity)))
+}
+
+pub(crate) fn client_config(authority: &str, identity: Option<&Identity>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
         roots.add(certificate.expect("PEM")).expect("an authority");
@@ -52,15 +56,14 @@ pub(crate) fn connector(authority: &str, identity: Option<&Identity>) -> TlsConn
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots);
-    let config = match identity {
+    match identity {
         None => config.with_no_client_auth(),
         Some(identity) => {
             let chain = vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).expect("PEM")];
             let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("a key");
             config.with_client_auth_cert(chain, key).expect("a certificate")
         }
-    };
-    TlsConnector::from(Arc::new(config))
+    }
 }
 
 /// Sends a request with these headers.

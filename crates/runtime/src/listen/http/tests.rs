@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use std::net::SocketAddr;
+
 use super::*;
 
 const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -49,7 +51,7 @@ impl Serving {
     }
 
     fn closed(&self, reason: &'static str) -> u64 {
-        self.metrics.0.get_or_create(&Closed { listener: "test", reason }).get()
+        self.metrics.closed("test", reason)
     }
 }
 
