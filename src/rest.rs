@@ -179,17 +179,6 @@ impl RestState {
         Self { settings: Arc::new(settings), ports: RestPorts { kube, ..ports }, limits }
     }
 
-    /// Returns 501 if dynamic accounts are off.
-    fn dynamic_accounts(&self) -> Result<(), RestError> {
-        if self.settings.dynamic_accounts_enabled {
-            return Ok(());
-        }
-        Err(RestError::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "dynamic accounts are disabled; set kubesvc.dynamicAccounts.enabled: true",
-        ))
-    }
-
     /// Returns 503 if the operator does not watch the namespace that accounts are created in.
     fn watches_accounts(&self) -> Result<(), RestError> {
         if self.settings.accounts_watched {

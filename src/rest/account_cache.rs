@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::RestState;
 use super::error::{ErrorBody, RestError};
-use super::extract::{CacheQuery, PathName};
+use super::extract::{CacheQuery, PathAccount};
 use super::missing_object::{ChosenKind, MissingFacts, MissingReason, choose_kind, why_missing};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::kind_names::KindSelector;
@@ -125,10 +125,9 @@ pub(super) struct CachedObject {
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    name: PathName,
+    PathAccount(name): PathAccount,
     uri: Uri,
 ) -> Result<Json<AccountCache>, RestError> {
-    let name = name.account()?;
     let query = CacheQuery::read(uri.query())?;
     let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
     let stored = state.stored_cache(&account).await;

@@ -16,7 +16,7 @@ use super::account_writes::AccountChange;
 use super::body::{self, MediaTypes, PendingBody};
 use super::dto::{AccountDefinition, AccountNames, AccountOrNone, StateChanges};
 use super::error::{ErrorBody, RestError};
-use super::extract::{Force, Paging, PathName};
+use super::extract::{DynamicAccounts, Force, Paging, PathAccount};
 use super::lookup::{NOT_READ_YET, all, refuse_if_any, summed_up};
 use super::memory_limit::MemoryPermit;
 use super::request_rules::AccountVerb;
@@ -32,8 +32,7 @@ use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
         (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
         (status = 501, description = "Not implemented yet, or dynamic accounts are disabled", body = ErrorBody),
     ))]
-pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, RestError> {
-    state.dynamic_accounts()?;
+pub(super) async fn add(_: DynamicAccounts, State(state): State<RestState>) -> Result<StatusCode, RestError> {
     Err(RestError::new(
         StatusCode::NOT_IMPLEMENTED,
         "adding accounts from a credentials source is not implemented yet; POST their definitions to /armory/accounts/dynamic",
@@ -47,18 +46,13 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Re
         (status = 202, description = "Accepted; the states of the accounts show the progress"),
         (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was changed", body = ErrorBody),
         (status = 409, description = "An account is being deleted, or a GitOps tool manages it; nothing was changed", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn patch(
+    _: DynamicAccounts,
     State(state): State<RestState>,
-    force: Force,
+    Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    state.dynamic_accounts()?;
-    let force = force.read()?;
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let given = body::accounts(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
@@ -90,18 +84,13 @@ fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
         (status = 202, description = "Accepted; each account is removed once its agents have dropped it"),
         (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was deleted", body = ErrorBody),
         (status = 409, description = "A GitOps tool manages an account; nothing was deleted", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn delete(
+    _: DynamicAccounts,
     State(state): State<RestState>,
-    force: Force,
+    Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    state.dynamic_accounts()?;
-    let force = force.read()?;
     let (body, held) = body::read(&state, received, MediaTypes::Lenient).await?;
     delete_all(&state, held, body::names(body)?, force).await
 }
@@ -113,17 +102,14 @@ pub(super) async fn delete(
         (status = 202, description = "Accepted; the account is removed once its agents have dropped it"),
         (status = 400, description = "The account is unknown or static", body = ErrorBody),
         (status = 409, description = "A GitOps tool manages the account", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn delete_one(
+    _: DynamicAccounts,
     State(state): State<RestState>,
-    force: Force,
-    name: PathName,
+    Force(force): Force,
+    PathAccount(name): PathAccount,
 ) -> Result<StatusCode, RestError> {
-    state.dynamic_accounts()?;
-    let force = force.read()?;
-    delete_all(&state, MemoryPermit::default(), vec![name.account()?], force).await
+    delete_all(&state, MemoryPermit::default(), vec![name], force).await
 }
 
 async fn delete_all(
@@ -164,13 +150,11 @@ pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>])
         (status = 200, description = "The account", body = AccountView),
         (status = 400, description = "The name is invalid", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    name: PathName,
+    PathAccount(name): PathAccount,
 ) -> Result<Json<AccountView>, RestError> {
-    let name = name.account()?;
     let view = state.view(&name).await?.ok_or_else(|| RestError::no_account(&name))?;
     Ok(Json(view))
 }
@@ -207,15 +191,13 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
     responses(
         (status = 200, description = "The account, or an empty object", body = AccountOrNone),
         (status = 400, description = "The name is invalid", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn get_or_empty(
+    _: DynamicAccounts,
     State(state): State<RestState>,
-    name: PathName,
+    PathAccount(name): PathAccount,
 ) -> Result<Response, RestError> {
-    state.dynamic_accounts()?;
-    Ok(match state.view(&name.account()?).await? {
+    Ok(match state.view(&name).await? {
         Some(view) => Json(view).into_response(),
         None => Json(json!({})).into_response(),
     })
@@ -232,9 +214,8 @@ pub(super) async fn get_or_empty(
     ))]
 pub(super) async fn namespaces(
     State(state): State<RestState>,
-    name: PathName,
+    PathAccount(name): PathAccount,
 ) -> Result<Json<Vec<String>>, RestError> {
-    let name = name.account()?;
     let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
     let mut namespaces = match state.connected_agents.namespaces(account.uid()) {
         Some(seen) => seen,

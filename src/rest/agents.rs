@@ -16,12 +16,14 @@ use super::account_writes::{MAX_ATTEMPTS, patch};
 use super::body::{self, MediaTypes, PendingBody};
 use super::dto::{AccountNames, DisconnectRequest};
 use super::error::{ErrorBody, RestError};
-use super::extract::{Force, InZone, PathName};
+use super::extract::{Force, InZone, PathId};
 use super::lookup::{all, refuse_if_any, summed_up};
 use crate::connected_agents::AgentView;
 use crate::informers::AccountKey;
 use crate::peers::{RelayError, RemoteAgent};
-use kubesvc_core::{AgentId, AgentKey, ELECT_CACHING_ANNOTATION, KubesvcAccount, KubesvcAccountStatus};
+use kubesvc_core::{
+    AgentId, AgentKey, ELECT_CACHING_ANNOTATION, KubesvcAccount, KubesvcAccountStatus, ZoneId,
+};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -123,7 +125,6 @@ fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<AgentKey, Remot
 #[utoipa::path(get, path = "/armory/agents", operation_id = "listAgents", tag = "agents",
     responses(
         (status = 200, description = "The connected agents; if an agent's replica does not respond, `clouddriverAlive` is false and the entry shows what the objects record", body = [ArmoryAgent]),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent>> {
     Json(state.agents().await)
@@ -139,10 +140,9 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    id: PathName,
-    zone: InZone,
+    PathId(id): PathId,
+    InZone(zone): InZone,
 ) -> Result<Json<ArmoryAgent>, RestError> {
-    let (id, zone) = (id.id()?, zone.read()?);
     let is_meant =
         |agent: &ArmoryAgent| agent.agent_id == id && zone.as_ref().is_none_or(|zone| *zone == agent.zone_id);
     let mut agents = state.agents().await.into_iter().filter(is_meant);
@@ -159,14 +159,12 @@ pub(super) async fn get(
         (status = 200, description = "The agents were disconnected"),
         (status = 400, description = "The body is malformed", body = ErrorBody),
         (status = 404, description = "No such agent is connected", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
         (status = 503, description = "An agent is connected to a replica that is unreachable", body = ErrorBody),
     ))]
 pub(super) async fn disconnect(
     State(state): State<RestState>,
-    id: PathName,
-    zone: InZone,
+    PathId(id): PathId,
+    InZone(zone): InZone,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
     disconnect_agents(&state, id, zone, received).await
@@ -175,16 +173,16 @@ pub(super) async fn disconnect(
 /// Disconnects the agents whose id is `operations`: their path is also one of the calls about operations.
 pub(super) async fn disconnect_operations(
     State(state): State<RestState>,
-    zone: InZone,
+    InZone(zone): InZone,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    disconnect_agents(&state, PathName::of("operations"), zone, received).await
+    disconnect_agents(&state, "operations".to_owned(), zone, received).await
 }
 
 async fn disconnect_agents(
     state: &RestState,
-    id: PathName,
-    zone: InZone,
+    id: String,
+    zone: Option<ZoneId>,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
     let body = body::read_optional(state, received).await?;
@@ -192,7 +190,7 @@ async fn disconnect_agents(
         Some((body, _)) => is_relayed(body)?,
         None => false,
     };
-    let (id, zone) = (AgentId::from(id.id()?), zone.read()?);
+    let id = AgentId::from(id);
     let found_here = state.connected_agents.disconnect(&id, zone.as_ref());
     if found_here {
         tracing::info!(agentId = id.as_str(), "disconnected an agent at a caller's request");
@@ -248,16 +246,12 @@ fn shown(id: &str) -> String {
         (status = 200, description = "Stored; the election takes place at once for accounts that are ACTIVE, and for others when they become ACTIVE"),
         (status = 400, description = "The body is malformed, or an account is unknown or named twice; no election was requested", body = ErrorBody),
         (status = 409, description = "An account is being deleted, or a GitOps tool manages it; no election was requested", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn elect(
     State(state): State<RestState>,
-    force: Force,
+    Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    let force = force.read()?;
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let names = body::names(body)?;
     state

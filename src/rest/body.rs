@@ -83,8 +83,7 @@ async fn parse(
     caller: Option<ClientAddress>,
     bytes: &[u8],
 ) -> Result<ParsedBody, RestError> {
-    let size = json::measure(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
-    let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_TIMEOUT).await?;
+    let held = state.limits.values(caller, json::memory_bound(bytes), Instant::now() + PARSE_TIMEOUT).await?;
     let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
     Ok((value, held))
 }

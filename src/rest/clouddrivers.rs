@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::RestState;
 use super::error::{ErrorBody, RestError};
-use super::extract::PathName;
+use super::extract::PathId;
 use crate::peers::Replica;
 use kubesvc_store::PoolSettings;
 
@@ -89,7 +89,6 @@ impl RestState {
 #[utoipa::path(get, path = "/armory/clouddrivers", operation_id = "listClouddrivers", tag = "replicas",
     responses(
         (status = 200, description = "The replicas", body = [ClouddriverInstance]),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ClouddriverInstance>> {
     Json(state.replicas().into_iter().map(Into::into).collect())
@@ -105,9 +104,8 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<Clouddriver
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    id: PathName,
+    PathId(id): PathId,
 ) -> Result<Json<ClouddriverInstance>, RestError> {
-    let id = id.id()?;
     let replica = state.replicas().into_iter().find(|replica| replica.id == id);
     replica.map(|replica| Json(replica.into())).ok_or_else(|| {
         let shown: String = id.chars().take(255).collect();
@@ -121,7 +119,6 @@ pub(super) async fn get(
 #[utoipa::path(get, path = "/armory/clouddrivers/sql/pool/settings", operation_id = "getSqlPoolSettings", tag = "replicas",
     responses(
         (status = 200, description = "The pools", body = [PoolView]),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn pools(State(state): State<RestState>) -> Json<Vec<PoolView>> {
     Json(state.store.pools().into_iter().map(Into::into).collect())

@@ -17,7 +17,7 @@ use super::accounts::change_all;
 use super::body::{self, MediaTypes, PendingBody};
 use super::dto::{AccountDefinition, Definitions, StateChanges};
 use super::error::{ErrorBody, RestError};
-use super::extract::{Force, PathName};
+use super::extract::{DynamicAccounts, Force, PathAccount};
 use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
 use super::request_rules::{AccountVerb, RequestEffect, decide};
 use super::view::{AccountView, ExistingAccount};
@@ -35,16 +35,12 @@ const OWN_NAME: &str = "dynamic";
         (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
         (status = 400, description = "The body is malformed; nothing was added", body = ErrorBody),
         (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn post(
+    _: DynamicAccounts,
     State(state): State<RestState>,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    state.dynamic_accounts()?;
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let objects = match body {
         Value::Object(fields) => vec![fields],
@@ -106,18 +102,13 @@ async fn create_one(
         (status = 400, description = "The body is malformed, or the account is static", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
         (status = 409, description = "The account is being deleted, or a GitOps tool manages it", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn put(
+    _: DynamicAccounts,
     State(state): State<RestState>,
-    force: Force,
+    Force(force): Force,
     received: PendingBody,
 ) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), RestError> {
-    state.dynamic_accounts()?;
-    let force = force.read()?;
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let Value::Object(fields) = body else {
         return Err(RestError::bad_request("the body must be an object: one account"));
@@ -148,10 +139,9 @@ async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
     responses(
         (status = 200, description = "The account", body = AccountView),
         (status = 404, description = "No such account", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, RestError> {
-    super::accounts::get(state, PathName::of(OWN_NAME)).await
+    super::accounts::get(state, PathAccount(OWN_NAME.to_owned())).await
 }
 
 /// Delete the account named `dynamic`.
@@ -161,11 +151,13 @@ pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, Re
         (status = 202, description = "Accepted; the account is removed once its agents have dropped it"),
         (status = 400, description = "The account is unknown or static", body = ErrorBody),
         (status = 409, description = "A GitOps tool manages the account", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
-pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, RestError> {
-    super::accounts::delete_one(state, force, PathName::of(OWN_NAME)).await
+pub(super) async fn delete(
+    enabled: DynamicAccounts,
+    state: State<RestState>,
+    force: Force,
+) -> Result<StatusCode, RestError> {
+    super::accounts::delete_one(enabled, state, force, PathAccount(OWN_NAME.to_owned())).await
 }
 
 /// Activate or deactivate accounts, as PATCH /armory/accounts does.
@@ -175,15 +167,12 @@ pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<Stat
         (status = 202, description = "Accepted; the states of the accounts show the progress"),
         (status = 400, description = "The body is malformed, or an account is unknown or static; nothing was changed", body = ErrorBody),
         (status = 409, description = "An account is being deleted, or a GitOps tool manages it; nothing was changed", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
-        (status = 501, description = "Dynamic accounts are disabled", body = ErrorBody),
-        (status = 503, description = "The Kubernetes API server is unavailable", body = ErrorBody),
     ))]
 pub(super) async fn patch(
+    enabled: DynamicAccounts,
     state: State<RestState>,
     force: Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    super::accounts::patch(state, force, received).await
+    super::accounts::patch(enabled, state, force, received).await
 }

@@ -1,11 +1,13 @@
-//! Path names and query parameters. Extraction itself never fails, so that a handler decides which error comes first.
+//! Path names and query parameters. The order of a handler's arguments decides which error comes first.
 
 use std::convert::Infallible;
 
 use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use utoipa::IntoParams;
 
+use super::RestState;
 use super::error::RestError;
 use super::view::{AccountItem, AccountPage};
 use kubesvc_core::ZoneId;
@@ -20,46 +22,52 @@ const MAX_LIMIT: u64 = 1000;
 /// Largest page number: clients can read it back as a signed 64-bit integer.
 const MAX_PAGE: u64 = i64::MAX as u64;
 
-/// The name in the path, percent-decoded.
-pub(super) struct PathName(Result<String, RestError>);
+/// That dynamic accounts are enabled. First among the arguments of a handler: otherwise the answer is 501, whatever else is
+/// wrong.
+pub(super) struct DynamicAccounts;
 
-impl PathName {
-    /// A name that the route itself contains.
-    pub(super) fn of(name: &str) -> Self {
-        Self(Ok(name.to_owned()))
-    }
+impl FromRequestParts<RestState> for DynamicAccounts {
+    type Rejection = RestError;
 
-    /// The name as an account name.
-    pub(super) fn account(self) -> Result<String, RestError> {
-        let name = self.0?;
-        if is_account_name(&name) {
-            Ok(name)
-        } else {
-            Err(RestError::bad_request(
-                "the name in the path must have 1 to 255 characters, none of them a control character",
-            ))
+    async fn from_request_parts(_: &mut Parts, state: &RestState) -> Result<Self, RestError> {
+        if state.settings.dynamic_accounts_enabled {
+            return Ok(Self);
         }
-    }
-
-    /// The name as the id of an agent or replica.
-    pub(super) fn id(self) -> Result<String, RestError> {
-        self.0
+        let message = "dynamic accounts are disabled; set kubesvc.dynamicAccounts.enabled: true";
+        Err(RestError::new(StatusCode::NOT_IMPLEMENTED, message))
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for PathName {
-    type Rejection = Infallible;
+/// The id of an agent, a replica or an operation in the path, percent-decoded.
+pub(super) struct PathId(pub(super) String);
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let name = match RawPathParams::from_request_parts(parts, state).await {
-            // An account may have the name of a literal segment of a route: its name is then the last segment.
-            Ok(params) => Ok(params
-                .iter()
-                .next()
-                .map_or_else(|| last_segment(parts.uri.path()).to_owned(), |(_, value)| value.to_owned())),
-            Err(_) => Err(RestError::bad_request("the name in the path must be UTF-8, percent-encoded")),
-        };
-        Ok(Self(name))
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, RestError> {
+        let params = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|_| RestError::bad_request("the name in the path must be UTF-8, percent-encoded"))?;
+        // An account may have the name of a literal segment of a route: its name is then the last segment.
+        let name = params.iter().next().map(|(_, value)| value);
+        Ok(Self(name.unwrap_or_else(|| last_segment(parts.uri.path())).to_owned()))
+    }
+}
+
+/// The name of an account in the path, percent-decoded.
+pub(super) struct PathAccount(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for PathAccount {
+    type Rejection = RestError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, RestError> {
+        let PathId(name) = PathId::from_request_parts(parts, state).await?;
+        if is_account_name(&name) {
+            return Ok(Self(name));
+        }
+        Err(RestError::bad_request(
+            "the name in the path must have 1 to 255 characters, none of them a control character",
+        ))
     }
 }
 
@@ -73,27 +81,19 @@ fn last_segment(path: &str) -> &str {
 #[into_params(names("force"), parameter_in = Query)]
 pub(super) struct Force(
     /// `true` also changes an account that a GitOps tool manages; the tool may revert the change.
-    #[param(required = false, value_type = bool)]
-    Result<bool, RestError>,
+    #[param(required = false)]
+    pub(super) bool,
 );
 
-impl Force {
-    /// Returns the flag, or an error if its value is neither `true` nor `false`.
-    pub(super) fn read(self) -> Result<bool, RestError> {
-        self.0
-    }
-}
-
 impl<S: Send + Sync> FromRequestParts<S> for Force {
-    type Rejection = Infallible;
+    type Rejection = RestError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let force = single_value(parts.uri.query(), "force").and_then(|word| match word.as_deref() {
-            None | Some("false") => Ok(false),
-            Some("true") => Ok(true),
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, RestError> {
+        match single_value(parts.uri.query(), "force")?.as_deref() {
+            None | Some("false") => Ok(Self(false)),
+            Some("true") => Ok(Self(true)),
             Some(_) => Err(RestError::bad_request("force must be true or false")),
-        });
-        Ok(Self(force))
+        }
     }
 }
 
@@ -103,22 +103,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
 pub(super) struct InZone(
     /// Zone of the agent. Without it, the call is about the agents of that id in each zone.
     #[param(required = false, value_type = String)]
-    Result<Option<String>, RestError>,
+    pub(super) Option<ZoneId>,
 );
 
-impl InZone {
-    /// Returns the zone, if one is named.
-    pub(super) fn read(self) -> Result<Option<ZoneId>, RestError> {
-        // An empty text counts as absent, as in bodies.
-        Ok(self.0?.filter(|zone| !zone.is_empty()).map(ZoneId::from))
-    }
-}
-
 impl<S: Send + Sync> FromRequestParts<S> for InZone {
-    type Rejection = Infallible;
+    type Rejection = RestError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(single_value(parts.uri.query(), "zoneId")))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, RestError> {
+        // An empty text counts as absent, as in bodies.
+        let zone = single_value(parts.uri.query(), "zoneId")?.filter(|zone| !zone.is_empty());
+        Ok(Self(zone.map(ZoneId::from)))
     }
 }
 

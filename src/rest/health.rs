@@ -82,7 +82,6 @@ fn ready(state: &RestState, excluded: &ExcludedChecks) -> (StatusCode, Json<Heal
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "health",
     responses(
         (status = 200, description = "The replica is ready", body = Health),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
         (status = 503, description = "The replica is not ready; `missing` lists the failed checks", body = Health),
     ))]
 pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
@@ -93,7 +92,6 @@ pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<
 #[utoipa::path(get, path = "/health/liveness", operation_id = "liveness", tag = "health",
     responses(
         (status = 200, description = "The process responds", body = Health),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn liveness() -> Json<Health> {
     Json(Health { status: "UP", replica: None, leader: None, missing: Vec::new() })
@@ -103,7 +101,6 @@ pub(super) async fn liveness() -> Json<Health> {
 #[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health", params(ExcludedChecks),
     responses(
         (status = 200, description = "The replica is ready", body = Health),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
         (status = 503, description = "The replica is not ready; `missing` lists the failed checks", body = Health),
     ))]
 pub(super) async fn readiness(
@@ -117,7 +114,6 @@ pub(super) async fn readiness(
 #[utoipa::path(get, path = "/health/tasks", operation_id = "backgroundTasks", tag = "health",
     responses(
         (status = 200, description = "The running tasks, by name; the leader's tasks only at the leader", body = [TaskReport]),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn tasks(State(state): State<RestState>) -> Json<Vec<TaskReport>> {
     Json(state.tasks.report())
@@ -127,7 +123,6 @@ pub(super) async fn tasks(State(state): State<RestState>) -> Json<Vec<TaskReport
 #[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "health",
     responses(
         (status = 200, description = "Metrics in the OpenMetrics text format", body = String, content_type = "application/openmetrics-text"),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";

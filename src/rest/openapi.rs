@@ -53,26 +53,44 @@ impl Modify for CommonParts {
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
         let components = openapi.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
-        for item in openapi.paths.paths.values_mut() {
+        for (path, item) in &mut openapi.paths.paths {
             let PathItem { get, put, post, delete, patch, .. } = item;
-            for operation in [get, put, post, delete, patch].into_iter().flatten() {
-                let mut add = |code: &str, description: &str| {
-                    let responses = &mut operation.responses.responses;
-                    responses.entry(code.to_owned()).or_insert_with(|| error(description).into());
+            let reads_only = [&put, &post, &delete, &patch].iter().all(|one| one.is_none());
+            let is_of_accounts = path.contains("/accounts") || path.ends_with("/assignments");
+            for (is_read, operation) in
+                [(true, get), (false, put), (false, post), (false, delete), (false, patch)]
+            {
+                let Some(operation) = operation else { continue };
+                let (id, is_secured) = (operation.operation_id.clone(), operation.security.is_some());
+                let mut add = |condition: bool, code: &str, description: &str| {
+                    if condition {
+                        let responses = &mut operation.responses.responses;
+                        responses.entry(code.to_owned()).or_insert_with(|| error(description).into());
+                    }
                 };
-                add("403", "A web page of another site sent the request");
-                add("421", "The request's host is not one of `server.hosts`");
+                let has_body = operation.request_body.is_some();
+                let is_dynamic = path.starts_with("/armory/accounts") && !is_read;
+                add(is_secured, "401", "The caller is not known");
+                add(true, "403", "A web page of another site sent the request");
+                add(reads_only, "405", "Only GET is allowed");
+                add(has_body, "408", "The body arrived too slowly");
+                add(has_body, "413", "The body is too large");
+                add(has_body, "415", "The body is not JSON in UTF-8");
+                add(true, "421", "The request's host is not one of `server.hosts`");
+                add(
+                    is_dynamic || id.as_deref() == Some("getAgentAccount"),
+                    "501",
+                    "Dynamic accounts are disabled",
+                );
+                add(is_of_accounts, "503", "The Kubernetes API server is unavailable");
+                add(
+                    has_body,
+                    "503",
+                    "The limit of concurrent requests, or of the memory for their bodies, is reached",
+                );
                 if let Some(RefOr::T(body)) = &mut operation.request_body {
-                    add("408", "The body arrived too slowly");
-                    add(
-                        "503",
-                        "The limit of concurrent requests, or of the memory for their bodies, is reached",
-                    );
-                    body.required = Some(if operation.operation_id.as_deref() == Some("disconnectAgent") {
-                        Required::False
-                    } else {
-                        Required::True
-                    });
+                    let is_optional = id.as_deref() == Some("disconnectAgent");
+                    body.required = Some(if is_optional { Required::False } else { Required::True });
                 }
             }
         }
@@ -99,7 +117,6 @@ pub(super) fn text() -> &'static str {
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
     responses(
         (status = 200, description = "The OpenAPI document", body = std::collections::BTreeMap<String, serde_json::Value>),
-        (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn description() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], text())

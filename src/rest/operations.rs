@@ -17,7 +17,7 @@ use tracing::debug;
 use super::RestState;
 use super::body::{self, MediaTypes, PendingBody};
 use super::error::{ErrorBody, RestError};
-use super::extract::{PathName, RecordPaging, single_value};
+use super::extract::{PathId, RecordPaging, single_value};
 use super::operation_views::OperationResultView;
 use super::unknown_callers::UnknownCaller;
 use crate::access::Caller;
@@ -158,12 +158,9 @@ impl From<OperationRefusal> for RestError {
         (status = 200, description = "With `wait`: the result. Without: nothing; the operation is recorded, and the header `X-Operation-Id` has its id", body = OperationResultView),
         (status = 202, description = "The operation runs still; the id is in the body and in the header `X-Operation-Id`", body = OperationResultView),
         (status = 400, description = "The body or a parameter is malformed", body = ErrorBody),
-        (status = 401, description = "The caller is not known", body = ErrorBody),
         (status = 403, description = "The caller may not do that", body = ErrorBody),
         (status = 404, description = "No such account", body = ErrorBody),
         (status = 409, description = "The account takes no requests, its agent is too old for them, or the id is another operation's", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
         (status = 429, description = "Too many operations run", body = ErrorBody),
         (status = 503, description = "The operation cannot be recorded, or the caller's rights cannot be looked up", body = ErrorBody),
     ))]
@@ -208,12 +205,9 @@ pub(super) async fn run(
     responses(
         (status = 200, description = "The operation has this result"),
         (status = 400, description = "The body is malformed", body = ErrorBody),
-        (status = 401, description = "The caller is not known", body = ErrorBody),
         (status = 403, description = "The caller may not do that", body = ErrorBody),
         (status = 404, description = "No such operation", body = ErrorBody),
         (status = 409, description = "The operation has a result", body = ErrorBody),
-        (status = 413, description = "The body is too large", body = ErrorBody),
-        (status = 415, description = "The body is not JSON in UTF-8", body = ErrorBody),
         (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
     ))]
 pub(super) async fn settle(
@@ -240,7 +234,6 @@ pub(super) async fn settle(
     responses(
         (status = 200, description = "They were looked at"),
         (status = 400, description = "The parameter is neither true nor false", body = ErrorBody),
-        (status = 401, description = "The caller is not known", body = ErrorBody),
         (status = 503, description = "The database is unavailable, or the caller cannot be looked up", body = ErrorBody),
     ))]
 pub(super) async fn look_at_open(
@@ -269,7 +262,6 @@ pub(super) async fn look_at_open(
     responses(
         (status = 200, description = "A page of operations", body = [OperationRecordView]),
         (status = 400, description = "A parameter is malformed", body = ErrorBody),
-        (status = 401, description = "The caller is not known", body = ErrorBody),
         (status = 403, description = "The caller may not read the account", body = ErrorBody),
         (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
     ))]
@@ -293,7 +285,6 @@ pub(super) async fn list(
     responses(
         (status = 200, description = "The operation", body = OperationRecordView),
         (status = 400, description = "The id is not percent-encoded UTF-8", body = ErrorBody),
-        (status = 401, description = "The caller is not known", body = ErrorBody),
         (status = 403, description = "The caller may not read the account", body = ErrorBody),
         (status = 404, description = "No such operation", body = ErrorBody),
         (status = 503, description = "The database is unavailable, or the caller's rights cannot be looked up", body = ErrorBody),
@@ -302,10 +293,10 @@ pub(super) async fn get(
     State(state): State<RestState>,
     caller: UnknownCaller,
     headers: HeaderMap,
-    id: PathName,
+    id: Result<PathId, RestError>,
 ) -> Result<Json<OperationRecordView>, RestError> {
     let caller = state.operation_caller(&headers, caller).await?;
-    let id = id.id().map_err(|error| state.refuse(&caller, GET, error))?;
+    let id = id.map_err(|error| state.refuse(&caller, GET, error))?.0;
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     let record = state.operations.record(&id, &caller).await?;
     Ok(Json(record.into()))

@@ -37,6 +37,7 @@ pub mod explain;
 pub mod failure;
 pub mod ids;
 mod installation;
+pub mod json;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod name_precedence;

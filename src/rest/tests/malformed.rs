@@ -29,7 +29,7 @@ const CASES: &[Case] = &[
     ("PATCH", ACCOUNTS, JSON, "[", 400, "not JSON"),
     ("PATCH", ACCOUNTS, JSON, "[] []", 400, "not JSON"),
     ("PATCH", ACCOUNTS, JSON, "[{'name':'a'}]", 400, "not JSON"),
-    ("POST", DYNAMIC, JSON, r#"{"name":"a","name":"b"}"#, 400, "given twice"),
+    ("POST", DYNAMIC, JSON, r#"{"name":"a","name":"b"}"#, 400, "a second time"),
     ("POST", DYNAMIC, JSON, "\u{feff}{}", 400, "not JSON"),
     ("DELETE", ACCOUNTS, None, "", 400, "not JSON"),
     ("DELETE", ACCOUNTS, FORM, "a=b", 400, "not JSON"),

@@ -1,13 +1,15 @@
 //! One object from JSON or YAML, what it names, and the annotation `last-applied-configuration`.
 
-use std::fmt::{self, Write as _};
+use std::cell::Cell;
+use std::fmt::Write as _;
 
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed as _, Deserializer};
 use serde_json::{Map, Value};
 use serde_saphyr::UserMessageFormatter;
 use serde_saphyr::budget::BudgetBreach;
 
 use super::kinds::split_api_version;
+use crate::json::{UniqueKeys, duplicate_key};
 
 /// Maximum size of a manifest, in bytes.
 pub const MAX_MANIFEST_BYTES: usize = 4 << 20;
@@ -17,8 +19,6 @@ const MAX_DEPTH: usize = 100;
 const MAX_NODES: usize = 1 << 20;
 /// Maximum number of keys in a manifest, of all its mappings together.
 const MAX_KEYS: usize = 200_000;
-/// Maximum length of a key that a message repeats, in characters.
-const MAX_QUOTED: usize = 64;
 /// The annotation by which `kubectl apply` knows what it applied before.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -97,9 +97,9 @@ fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
 /// The documents of a text in JSON; `None` if it is no JSON, and may be YAML.
 fn json_documents(data: &str) -> Result<Option<Vec<Value>>, ManifestError> {
     let mut documents = Vec::new();
-    for document in serde_json::Deserializer::from_str(data).into_iter::<UniqueKeys>() {
+    for document in serde_json::Deserializer::from_str(data).into_iter::<Document>() {
         match document {
-            Ok(UniqueKeys(document)) => documents.push(document),
+            Ok(Document(document)) => documents.push(document),
             Err(error) if error.is_data() => {
                 let why = error.to_string();
                 let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(why, _)| why).to_owned();
@@ -125,9 +125,9 @@ fn yaml_documents(data: &str) -> Result<Vec<Value>, ManifestError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let documents = serde_saphyr::from_multiple_with_options::<UniqueKeys>(data, options);
+    let documents = serde_saphyr::from_multiple_with_options::<Document>(data, options);
     let documents = documents.map_err(|error| of_yaml_error(&error))?;
-    Ok(documents.into_iter().map(|UniqueKeys(document)| document).collect())
+    Ok(documents.into_iter().map(|Document(document)| document).collect())
 }
 
 fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
@@ -135,7 +135,7 @@ fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
     let line = error.location().map(|location| location.line());
     let aliases = "there is an anchor or an alias: write the value out at each place";
     let why = match error.without_snippet() {
-        Error::DuplicateMappingKey { key, .. } => second_time(key.as_deref().unwrap_or_default()),
+        Error::DuplicateMappingKey { key, .. } => duplicate_key(key.as_deref().unwrap_or_default()),
         Error::UnknownAnchor { .. } => aliases.to_owned(),
         Error::Budget { breach, .. } => match breach {
             BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. } => aliases.to_owned(),
@@ -148,11 +148,6 @@ fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
     ManifestError::Malformed { line, why }
 }
 
-fn second_time(key: &str) -> String {
-    let key: String = key.chars().take(MAX_QUOTED).collect();
-    format!("the key {key:?} is there a second time in its mapping: keep one of them")
-}
-
 /// Number of keys of all mappings.
 fn keys(value: &Value) -> usize {
     match value {
@@ -162,78 +157,12 @@ fn keys(value: &Value) -> usize {
     }
 }
 
-/// A value none of whose mappings has a key twice. Deliberately stricter than kubectl, which takes the last one.
-struct UniqueKeys(Value);
+/// A document none of whose mappings has a key twice. Deliberately stricter than kubectl, which takes the last one.
+struct Document(Value);
 
-impl<'de> Deserialize<'de> for UniqueKeys {
+impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(UniqueKeysVisitor).map(Self)
-    }
-}
-
-struct UniqueKeysVisitor;
-
-impl<'de> Visitor<'de> for UniqueKeysVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value of JSON")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
-        from.deserialize_any(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(UniqueKeys(item)) = from.next_element()? {
-            items.push(item);
-        }
-        Ok(items.into())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(key) = from.next_key::<String>()? {
-            if map.contains_key(&key) {
-                return Err(A::Error::custom(second_time(&key)));
-            }
-            let UniqueKeys(value) = from.next_value()?;
-            map.insert(key, value);
-        }
-        Ok(map.into())
+        UniqueKeys { values: &Cell::new(usize::MAX), depth: usize::MAX }.deserialize(from).map(Self)
     }
 }
 
