@@ -32,7 +32,7 @@ use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
         (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
         (status = 501, description = "Not implemented yet, or dynamic accounts are disabled", body = ErrorBody),
     ))]
-pub(super) async fn add(_: DynamicAccounts, State(state): State<RestState>) -> Result<StatusCode, RestError> {
+pub(super) async fn add(_: DynamicAccounts) -> Result<StatusCode, RestError> {
     Err(RestError::new(
         StatusCode::NOT_IMPLEMENTED,
         "adding accounts from a credentials source is not implemented yet; POST their definitions to /armory/accounts/dynamic",

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
-use super::error::{self, ErrorBody, RestError};
+use super::error::{self, RestError};
 use super::extract::ExcludedChecks;
 use super::{RestState, Slashed as _};
 use kubesvc_core::ReplicaId;

@@ -9,7 +9,6 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::error::ErrorBody;
 use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, health, operations};
 
 #[derive(OpenApi)]

@@ -114,11 +114,10 @@ async fn documented_bounds_hold_during_floods() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "three minutes on a machine of its own, with optimised programs: make floods"]
 async fn documented_bounds_hold_during_floods_of_the_api_of_accounts() {
-    let measured = doors::floods(LONG.held).await;
     println!(
         "| flood | heartbeat ms | Hello ms | liveness ms | call ms | growth MiB |\n|---|---|---|---|---|---|"
     );
-    measured.iter().for_each(|measured| println!("{measured}"));
+    let measured = doors::floods(LONG.held).await;
     hold_to("the API of accounts", &measured, PROMISED_AT_THE_DOORS);
 }
 

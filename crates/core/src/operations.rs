@@ -52,7 +52,7 @@ pub use outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure}
 pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
 pub use program::{ApiRequest, Method, NotStarted, Program, ProgramContext, Step};
 
-use serde_json::Value;
+use std::sync::Arc;
 
 use crate::wire::operations::operation::Verb;
 
@@ -71,7 +71,8 @@ pub fn program_for(
     operation: &Operation,
     context: &ProgramContext<'_>,
 ) -> Result<Box<dyn Program>, NotStarted> {
-    let document = operation.document().unwrap_or(&Value::Null);
+    let nothing = Arc::default();
+    let document = operation.document().unwrap_or(&nothing);
     Ok(match operation.verb() {
         Verb::Deploy(verb) => deploy::program(verb, document, context)?,
         Verb::Delete(verb) => Box::new(delete::Delete::new(verb, context)?),

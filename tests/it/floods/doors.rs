@@ -209,7 +209,9 @@ pub(super) async fn floods(held: Duration) -> Vec<FloodMeasurement> {
     let mut flood = async |name: &'static str, flood: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {
         let log = log_bytes(&place);
         // The end is that of the flood itself, not a wait for a condition.
-        measured.push(measurements.during(name, async { _ = tokio::time::timeout(held, flood).await }).await);
+        let flooded = async { _ = tokio::time::timeout(held, flood).await };
+        measured.push(measurements.during(name, flooded).await);
+        println!("{}", measured.last().expect("it was measured"));
         let grown = log_bytes(&place) - log;
         assert!(grown < LOG, "{name}: the log grew by {grown} bytes");
         eventually("an honest call after the flood", MAX_WAIT, async || honest.call().await).await;

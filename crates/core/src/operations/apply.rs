@@ -20,8 +20,6 @@ use super::program::{ApiRequest, Method, Program, Step, go_on};
 #[derive(Debug)]
 pub(super) struct Apply {
     deployed: Deployed,
-    /// The object with its annotation.
-    wanted: Value,
     state: ApplyStage,
     conflicts: u32,
 }
@@ -36,8 +34,7 @@ enum ApplyStage {
 
 impl Apply {
     pub(super) fn new(deployed: Deployed) -> Self {
-        let wanted = with_last_applied(deployed.object.clone());
-        Self { deployed, wanted, state: ApplyStage::Begin, conflicts: 0 }
+        Self { deployed, state: ApplyStage::Begin, conflicts: 0 }
     }
 
     fn read(&mut self) -> Step {
@@ -55,16 +52,17 @@ impl Apply {
     }
 
     fn write(&mut self, live: Option<Value>) -> Step {
+        let wanted = with_last_applied(Value::clone(&self.deployed.object));
         let Some(live) = live else {
             self.state = ApplyStage::Creating;
             // The annotation keeps what is null, as it is merged with; the object has no such fields, custom kinds included.
-            let object = without_nulls(&self.wanted);
-            return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, &object));
+            let object = without_nulls(&wanted);
+            return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, object));
         };
         let resource = &self.deployed.resource;
         let last = annotation(&live, LAST_APPLIED).and_then(|last| serde_json::from_str(last).ok());
         let last = last.unwrap_or_default();
-        let patch = three_way_patch(&resource.group, &resource.kind, &last, &self.wanted, &live);
+        let patch = three_way_patch(&resource.group, &resource.kind, &last, &wanted, &live);
         let Some(mut patch) = patch else {
             return Step::Done(Outcome::done(200, OutcomeBody::Json(live)));
         };

@@ -1,6 +1,8 @@
 //! Which way an object is deployed: by the operation, by annotations of the object, and by the settings of the agent's
 //! owner.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::apply::Apply;
@@ -72,18 +74,17 @@ pub struct KindApplySettings {
 /// The program of a deploy.
 pub(super) fn program(
     verb: &wire::Deploy,
-    object: &Value,
+    object: &Arc<Value>,
     context: &ProgramContext<'_>,
 ) -> Result<Box<dyn Program>, NotStarted> {
     let identity = manifest::identity(object).map_err(InvalidOperation::from)?;
     let resource = context.resource(&identity.group, &identity.version, &identity.kind)?;
     let mode = mode(verb, object, context.apply)?;
-    // After what may say that a kind has to be read first: then the program is made once more.
-    let mut object = object.clone();
+    let mut object = Arc::clone(object);
     let mut namespace = identity.namespace;
     if resource.namespaced && namespace.is_empty() {
         "default".clone_into(&mut namespace);
-        object["metadata"]["namespace"] = namespace.clone().into();
+        Arc::make_mut(&mut object)["metadata"]["namespace"] = namespace.clone().into();
     }
     let collection = resource.collection(&namespace);
     let path = match identity.name.as_str() {

@@ -1,5 +1,7 @@
 //! The object of a deploy, and what every write of one has in common.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::kinds::Resource;
@@ -13,7 +15,8 @@ pub(super) const STRICT: (&str, &str) = ("fieldValidation", "Strict");
 /// What one object's deploy knows.
 #[derive(Clone, Debug)]
 pub(super) struct Deployed {
-    pub(super) object: Value,
+    /// Shared with its operation: it may be large, and is copied only while a request is made of it.
+    pub(super) object: Arc<Value>,
     pub(super) resource: Resource,
     /// Path of the object; that of its kind if it has no name yet.
     pub(super) path: String,
@@ -24,8 +27,7 @@ pub(super) struct Deployed {
 
 /// The request that creates an object. As with kubectl, it leaves out the version that a manifest from `kubectl get`
 /// has: the API server creates no object with one.
-pub(super) fn create(deployed: &Deployed, manager: &str, object: &Value) -> ApiRequest {
-    let mut object = object.clone();
+pub(super) fn create(deployed: &Deployed, manager: &str, mut object: Value) -> ApiRequest {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");
     }

@@ -197,13 +197,13 @@ impl Operation {
     }
 
     /// What its manifest or patch says. The verb has no text of it.
-    pub fn document(&self) -> Option<&Value> {
-        self.document.as_deref()
+    pub fn document(&self) -> Option<&Arc<Value>> {
+        self.document.as_ref()
     }
 
     /// Its manifest or patch by its contents: the same text for all ways of writing it.
     pub fn canonical_document(&self) -> Option<String> {
-        self.document().map(manifest::go_json)
+        self.document().map(|document| manifest::go_json(document))
     }
 
     /// Size of its manifest or patch as it was given, in bytes.

@@ -25,7 +25,7 @@ impl Create {
 impl Program for Create {
     fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
         match answer {
-            None => Step::Request(create(&self.deployed, MANAGER, &self.deployed.object)),
+            None => Step::Request(create(&self.deployed, MANAGER, Value::clone(&self.deployed.object))),
             Some(answer) => Step::Done(Outcome::of(answer)),
         }
     }
@@ -63,11 +63,11 @@ impl Program for Replace {
         match (self.state, answer.status) {
             (ReplaceState::Reading, 404) => {
                 self.state = ReplaceState::Writing;
-                Step::Request(create(deployed, MANAGER, &deployed.object))
+                Step::Request(create(deployed, MANAGER, Value::clone(&deployed.object)))
             }
             (ReplaceState::Reading, _) => {
                 let live = go_on!(answer.object());
-                let mut object = deployed.object.clone();
+                let mut object = Value::clone(&deployed.object);
                 object["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
                 let parameters = [("fieldManager", MANAGER), STRICT];
                 let put = ApiRequest::write(
@@ -128,12 +128,12 @@ impl Recreate {
         let deployed = &self.deployed;
         let is_secret = deployed.resource.group.is_empty() && deployed.resource.kind == "Secret";
         // As an apply creates it, so that a later apply can go on from it.
-        let request = if is_secret {
-            create(deployed, MANAGER, &deployed.object)
+        let object = Value::clone(&deployed.object);
+        Step::Request(if is_secret {
+            create(deployed, MANAGER, object)
         } else {
-            create(deployed, CLIENT_SIDE_MANAGER, &with_last_applied(deployed.object.clone()))
-        };
-        Step::Request(request)
+            create(deployed, CLIENT_SIDE_MANAGER, with_last_applied(object))
+        })
     }
 
     fn delete(&mut self, live: &Value) -> Step {
@@ -174,7 +174,7 @@ impl Program for Recreate {
                 }
                 if self.deployed.dry_run {
                     // It is still there, and so a dry run cannot create it.
-                    let body = OutcomeBody::Json(self.deployed.object.clone());
+                    let body = OutcomeBody::Json(Value::clone(&self.deployed.object));
                     return Step::Done(Outcome::done(200, body));
                 }
                 self.read(RecreateState::Waiting)

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::iter::once;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -47,12 +48,14 @@ enum ServerSideApplyStage {
 
 impl ServerSideApply {
     pub(super) fn new(mut deployed: Deployed, force: bool, clears_managed_fields: bool) -> Self {
-        if let Some(metadata) = deployed.object["metadata"].as_object_mut() {
-            // The API server refuses an apply that has them.
+        // The API server refuses an apply that has them.
+        if deployed.object["metadata"].get("managedFields").is_some()
+            && let Some(metadata) = Arc::make_mut(&mut deployed.object)["metadata"].as_object_mut()
+        {
             metadata.remove("managedFields");
         }
         if is_secret(&deployed) {
-            encode_string_data(&mut deployed.object);
+            encode_string_data(Arc::make_mut(&mut deployed.object));
         }
         let (state, not_moved) = (ServerSideApplyStage::Begin, Vec::new());
         Self { deployed, force, clears_managed_fields, state, conflicts: 0, not_moved }
@@ -65,11 +68,10 @@ impl ServerSideApply {
 
     fn apply(&mut self, with_last: bool) -> Step {
         self.state = ServerSideApplyStage::Applying;
-        let object = if with_last {
-            with_last_applied_as_is(self.deployed.object.clone())
-        } else {
-            self.deployed.object.clone()
-        };
+        let mut object = Value::clone(&self.deployed.object);
+        if with_last {
+            object = with_last_applied_as_is(object);
+        }
         let force = if self.force { "true" } else { "false" };
         let parameters = [("fieldManager", MANAGER), ("force", force), STRICT];
         let deployed = &self.deployed;
