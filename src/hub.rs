@@ -270,7 +270,7 @@ impl Hub {
         Ok(BoundHub { listener, address })
     }
 
-    /// Watches the number of returning agents that wait to be registered, including those with a reserved time.
+    /// Watches the number of returning agents that wait to be registered, including those that were told to come later.
     pub fn backlog(&self) -> watch::Receiver<usize> {
         self.admission.backlog()
     }

@@ -38,14 +38,14 @@ use crate::informers::{AgentIndex, version_of};
 use draining::Draining;
 use hello::{AcceptedHello, HelloRefusal};
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_core::{AgentKey, GrantPhase, KubesvcAgent, State, object_names};
+use kubesvc_core::{GrantPhase, KubesvcAgent, State, object_names};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use queue::{AdmissionClass, AdmissionDecision, AdmissionQueues, UNAPPROVED_RETRY_DELAY};
 
 /// Maximum number of accounts of a zone that are checked for one the agent does not hold.
 const MAX_ACCOUNTS_CHECKED: usize = 1000;
-/// Interval between sweeps of expired reserved times.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval between counts of the backlog, which falls as time passes.
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of changed objects handled in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
 /// Maximum number of KubesvcAgents that were never approved.
@@ -58,7 +58,7 @@ pub(super) struct Admission {
     context: Arc<HubContext>,
     sessions: Arc<Sessions>,
     agent_status: Arc<AgentStatusWriter>,
-    /// Agents that wait to be registered, here or until a reserved time.
+    /// Agents that wait to be registered, here or for their time.
     queues: Mutex<AdmissionQueues>,
     /// Number of returning agents among them.
     backlog: watch::Sender<usize>,
@@ -142,22 +142,21 @@ impl Admission {
         if class == AdmissionClass::Unapproved && !self.unapproved_agents.lock().admit(&name, agents, now) {
             return Err(too_many_unapproved());
         }
-        let decision = self.queues.lock().arrive(class, &greeting.key(), self.context.moment());
+        let decision = self.queues.lock().arrive(class, now);
         self.publish_backlog();
         match decision {
             AdmissionDecision::Now => Ok(QueuedAgent { admission: self, class }),
             AdmissionDecision::TooManyUnapproved => Err(too_many_unapproved()),
             AdmissionDecision::Later(wait) => {
-                let message =
-                    "many agents are being registered; the time to come again is this agent's own place";
+                let message = "many agents are being registered; come again when it is this agent's turn";
                 Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
             }
         }
     }
 
     /// Puts an agent back whose registration failed. Returns the time until its next turn.
-    fn requeue(&self, agent: &AgentKey, class: AdmissionClass) -> Duration {
-        let wait = self.queues.lock().again(class, agent, self.context.moment());
+    fn requeue(&self, class: AdmissionClass) -> Duration {
+        let wait = self.queues.lock().again(class, self.context.moment());
         self.publish_backlog();
         wait
     }
@@ -177,31 +176,22 @@ impl Admission {
         })
     }
 
-    /// Removes the reserved time of an agent that is connected to another replica.
-    fn forget(&self, agent: &AgentKey) {
-        if self.queues.lock().forget(agent) {
-            self.publish_backlog();
-        }
-    }
-
     /// Publishes the number of waiting agents. It is counted while the channel is locked, or an older number could be
     /// published last and stay.
     fn publish_backlog(&self) {
         self.backlog.send_if_modified(|published| {
-            let waiting = self.queues.lock().backlog();
+            let waiting = self.queues.lock().backlog(self.context.moment());
             std::mem::replace(published, waiting) != waiting
         });
     }
 }
 
-/// Starts the tasks that free the reserved times of agents that did not come, and apply changed KubesvcAgents.
+/// Starts the tasks that count the backlog, and apply changed KubesvcAgents.
 pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
-    let task = TaskSpec::new("admission queue", "Frees the reserved times of agents that did not come");
-    let queues = Arc::clone(admission);
-    background.start(task.every(SWEEP_INTERVAL).at_start(), move |_: Vec<()>| {
-        if queues.queues.lock().sweep(queues.context.moment()) {
-            queues.publish_backlog();
-        }
+    let task = TaskSpec::new("admission queue", "Counts the agents that are still to be registered");
+    let counted = Arc::clone(admission);
+    background.start(task.every(COUNT_INTERVAL).at_start(), move |_: Vec<()>| {
+        counted.publish_backlog();
         std::future::ready(AttemptOutcome::Done)
     });
     let changed = admission.context.agent_index.follow();
@@ -217,13 +207,8 @@ pub(super) fn start(background: &BackgroundTasks, admission: &Arc<Admission>) {
 
 /// Applies a changed KubesvcAgent to the session of its agent.
 fn apply(admission: &Admission, agent: &KubesvcAgent) {
-    let Admission { context, sessions, agent_status, .. } = admission;
+    let Admission { sessions, agent_status, .. } = admission;
     let (spec, status) = (&agent.spec, agent.status.as_ref());
-    let in_force = status.and_then(|status| status.session.as_ref());
-    let is_elsewhere = in_force.is_some_and(|session| session.replica != context.settings.replica_id);
-    if is_elsewhere && status.is_some_and(|status| status.connected) {
-        admission.forget(&spec.key());
-    }
     agent_status.queue_missed_disconnect(agent);
     let Some(session) = sessions.registry.of_agent(&spec.key()) else { return };
     if sessions.yields_to_owner(&session, agent) {

@@ -269,7 +269,7 @@ async fn register(
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = admission.requeue(&session.agent.key(), class).max(REGISTRATION_RETRY_DELAY);
+    let wait = admission.requeue(class).max(REGISTRATION_RETRY_DELAY);
     Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 

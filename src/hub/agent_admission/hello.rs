@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::hub::sessions::ledger::HeldClaim;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY, ops};
-use kubesvc_core::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
+use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
 
 /// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
 const MAX_AGENT_ID_CHARS: usize = 191;
@@ -56,11 +56,6 @@ pub(crate) struct AcceptedHello {
 }
 
 impl AcceptedHello {
-    /// The agent among all agents.
-    pub(crate) fn key(&self) -> AgentKey {
-        AgentKey::new(&self.agent_id, &self.zone)
-    }
-
     /// Whether it claims to hold any account.
     pub(crate) fn claims(&self) -> bool {
         !self.held.is_empty() || !self.cached.is_empty()

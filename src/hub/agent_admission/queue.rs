@@ -1,44 +1,36 @@
 //! The admission queue: which agents may wait to be registered, and when the others dial again. Pure.
 //!
-//! Registrations have a rate limit. As many agents may wait as are registered before an agent's own timeout; each of
-//! the others is given a reserved time and disconnects. An agent that comes at its reserved time is admitted before
-//! agents without one; an agent that comes earlier gets the same time again, so that retrying early is useless.
+//! Registrations have a rate limit, a token bucket. As many agents may wait as are registered before an agent's own timeout.
+//! Each of the others is told to dial again when those before it are registered: that is the backlog, divided by the rate.
 //!
-//! Returning agents have their own queue, so that newcomers do not delay them. Unapproved agents get no reserved
-//! time: a few of them wait, and the others are refused.
+//! Returning agents have their own bucket, so that newcomers do not delay them. Unapproved agents are told no time: a few of
+//! them wait, and the others are refused.
 //!
 //! The agents of a draining replica are given redial times at the rate at which the other replicas register them.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::hub::sessions::ledger::HubUptime;
-use kubesvc_core::AgentKey;
 
 #[cfg(test)]
 mod tests;
 
-/// Rate of reserved times, and of redials after a drain, if registrations have no limit.
+/// Rate of registrations and of redials that is assumed if registrations have no limit.
 const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
 /// Maximum wait here, in seconds: shorter than an agent's wait for the answer to its hello.
 const MAX_WAIT_SECONDS: u32 = 4;
 /// Maximum number of agents waiting here, at any registration rate.
 const MAX_WAITING: usize = 1024;
-/// Time before its reserved time at which an agent is admitted.
-const EARLY_ARRIVAL_TOLERANCE: Duration = Duration::from_millis(50);
 /// Minimum delay given to an agent.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Time after its reserved time at which an agent loses it.
-const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(30);
-/// Minimum interval between sweeps of expired reserved times.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Time by which an agent may be late before it is not expected any more.
+const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(5);
 /// Maximum number of unapproved agents waiting here.
 const MAX_UNAPPROVED_WAITING: usize = 64;
 /// Delay given to an unapproved agent that is refused.
 pub(super) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// Maximum number of reserved times.
-const MAX_RESERVED_TIMES: usize = 100_000;
+/// Maximum delay given to an agent: that of the last of 30,000 at the default rate.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(600);
 /// Minimum time until a successor of the last replica is ready.
 const SUCCESSOR_START_TIME: Duration = Duration::from_secs(2);
 
@@ -76,29 +68,21 @@ pub(super) struct AdmissionQueues {
 impl AdmissionQueues {
     /// `per_second`: registration rate; 0: no limit.
     pub(super) fn new(per_second: u32) -> Self {
-        Self {
-            known: AdmissionQueue::new(per_second),
-            newcomers: AdmissionQueue::new(per_second),
-            unapproved: 0,
-        }
+        let queue = || AdmissionQueue::new(per_second);
+        Self { known: queue(), newcomers: queue(), unapproved: 0 }
     }
 
-    /// Returns the number of returning agents that wait, here or until a reserved time. Other agents hold no
-    /// accounts, so nobody must be considered gone because of them.
-    pub(super) fn backlog(&self) -> usize {
-        self.known.backlog()
+    /// Returns the number of returning agents that wait, here or for their time. Other agents hold no accounts, so nobody must
+    /// be considered gone because of them.
+    pub(super) fn backlog(&self, now: HubUptime) -> usize {
+        self.known.backlog(now)
     }
 
     /// Handles an agent that wants to be registered.
-    pub(super) fn arrive(
-        &mut self,
-        class: AdmissionClass,
-        agent: &AgentKey,
-        now: HubUptime,
-    ) -> AdmissionDecision {
+    pub(super) fn arrive(&mut self, class: AdmissionClass, now: HubUptime) -> AdmissionDecision {
         match class {
-            AdmissionClass::Returning => self.known.arrive(agent, now),
-            AdmissionClass::Newcomer => self.newcomers.arrive(agent, now),
+            AdmissionClass::Returning => self.known.arrive(now),
+            AdmissionClass::Newcomer => self.newcomers.arrive(now),
             AdmissionClass::Unapproved if self.unapproved < MAX_UNAPPROVED_WAITING => {
                 self.unapproved += 1;
                 AdmissionDecision::Now
@@ -108,31 +92,22 @@ impl AdmissionQueues {
     }
 
     /// Handles a failed registration: returns the delay until the agent's next turn.
-    pub(super) fn again(&mut self, class: AdmissionClass, agent: &AgentKey, now: HubUptime) -> Duration {
+    pub(super) fn again(&mut self, class: AdmissionClass, now: HubUptime) -> Duration {
         match class {
-            AdmissionClass::Returning => self.known.again(agent, now),
-            AdmissionClass::Newcomer => self.newcomers.again(agent, now),
+            AdmissionClass::Returning => self.known.redial_delay(now),
+            AdmissionClass::Newcomer => self.newcomers.redial_delay(now),
             AdmissionClass::Unapproved => UNAPPROVED_RETRY_DELAY,
         }
     }
 
     /// Frees the place of an agent that waited here.
     pub(super) fn leave(&mut self, class: AdmissionClass) {
-        match class {
-            AdmissionClass::Returning => self.known.leave(),
-            AdmissionClass::Newcomer => self.newcomers.leave(),
-            AdmissionClass::Unapproved => self.unapproved = self.unapproved.saturating_sub(1),
-        }
-    }
-
-    /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
-    pub(super) fn forget(&mut self, agent: &AgentKey) -> bool {
-        self.known.forget(agent) | self.newcomers.forget(agent)
-    }
-
-    /// Removes expired reserved times. Returns whether there were any.
-    pub(super) fn sweep(&mut self, now: HubUptime) -> bool {
-        self.known.sweep(now) | self.newcomers.sweep(now)
+        let waiting = match class {
+            AdmissionClass::Returning => &mut self.known.waiting,
+            AdmissionClass::Newcomer => &mut self.newcomers.waiting,
+            AdmissionClass::Unapproved => &mut self.unapproved,
+        };
+        *waiting = waiting.saturating_sub(1);
     }
 }
 
@@ -146,12 +121,10 @@ struct AdmissionQueue {
     /// Number of registrations in half a second.
     unnoticed: usize,
     waiting: usize,
-    /// First time that is not reserved.
+    /// Time at which those that wait here are registered.
     free: HubUptime,
-    /// Reserved times by the hash of the agent: ids have any length.
-    reserved: HashMap<u64, HubUptime>,
-    hash: RandomState,
-    swept: HubUptime,
+    /// Time at which the last of the others dials again.
+    redials_until: HubUptime,
 }
 
 impl AdmissionQueue {
@@ -165,90 +138,34 @@ impl AdmissionQueue {
             unnoticed: usize::try_from(rate / 2).unwrap_or(usize::MAX).max(1),
             waiting: 0,
             free: Duration::ZERO,
-            reserved: HashMap::new(),
-            hash: RandomState::new(),
-            swept: Duration::ZERO,
+            redials_until: Duration::ZERO,
         }
     }
 
-    /// Returns the number of agents that wait, here or until a reserved time; zero if they are registered within half
-    /// a second.
-    fn backlog(&self) -> usize {
-        let few = self.reserved.is_empty() && self.waiting <= self.unnoticed;
-        if few { 0 } else { self.waiting + self.reserved.len() }
+    /// Returns the number of agents that wait, here or for their time; zero if they are registered within half a second.
+    fn backlog(&self, now: HubUptime) -> usize {
+        let is_awaited = !self.redials_until.is_zero() && self.redials_until + LATE_ARRIVAL_TOLERANCE > now;
+        let left = self.redials_until.saturating_sub(self.free.max(now)).as_nanos() / self.gap.as_nanos();
+        let redials =
+            if is_awaited { usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1) } else { 0 };
+        if redials == 0 && self.waiting <= self.unnoticed { 0 } else { self.waiting.saturating_add(redials) }
     }
 
     /// Handles an agent that wants to be registered.
-    fn arrive(&mut self, agent: &AgentKey, now: HubUptime) -> AdmissionDecision {
-        self.sweep(now);
-        let key = self.hash.hash_one(agent);
-        match self.reserved.get(&key) {
-            Some(at) if *at > now + EARLY_ARRIVAL_TOLERANCE => AdmissionDecision::Later(*at - now),
-            Some(_) if self.waiting < self.capacity => {
-                self.reserved.remove(&key);
-                self.enter()
-            }
-            Some(_) => self.reserve_redial(agent, now),
-            None if self.admits_newcomer(now) => {
-                self.free = self.free.max(now) + self.gap;
-                self.enter()
-            }
-            None => self.reserve_redial(agent, now),
+    fn arrive(&mut self, now: HubUptime) -> AdmissionDecision {
+        if self.waiting < self.capacity && self.free <= now + Duration::from_secs(MAX_WAIT_SECONDS.into()) {
+            self.free = self.free.max(now) + self.gap;
+            self.waiting += 1;
+            return AdmissionDecision::Now;
         }
+        AdmissionDecision::Later(self.redial_delay(now))
     }
 
-    /// Handles a failed registration: returns the delay until the agent's next turn.
-    fn again(&mut self, agent: &AgentKey, now: HubUptime) -> Duration {
-        match self.reserve_redial(agent, now) {
-            AdmissionDecision::Later(wait) => wait,
-            AdmissionDecision::Now | AdmissionDecision::TooManyUnapproved => MIN_RETRY_DELAY,
-        }
-    }
-
-    /// Frees the place of an agent that waited here.
-    fn leave(&mut self) {
-        self.waiting = self.waiting.saturating_sub(1);
-    }
-
-    /// Removes the reserved time of an agent that another replica has. Returns whether it had one.
-    fn forget(&mut self, agent: &AgentKey) -> bool {
-        self.reserved.remove(&self.hash.hash_one(agent)).is_some()
-    }
-
-    /// Removes expired reserved times. Returns whether there were any.
-    fn sweep(&mut self, now: HubUptime) -> bool {
-        if now.saturating_sub(self.swept) < SWEEP_INTERVAL {
-            return false;
-        }
-        self.swept = now;
-        let before = self.reserved.len();
-        self.reserved.retain(|_, at| *at + LATE_ARRIVAL_TOLERANCE > now);
-        self.reserved.len() < before
-    }
-
-    fn enter(&mut self) -> AdmissionDecision {
-        self.waiting += 1;
-        AdmissionDecision::Now
-    }
-
-    /// While times are reserved, an agent without one is admitted only if none of them is in the future, and half of
-    /// the capacity is left to late agents.
-    fn admits_newcomer(&self, now: HubUptime) -> bool {
-        if self.reserved.is_empty() {
-            self.waiting < self.capacity && self.free <= now + Duration::from_secs(MAX_WAIT_SECONDS.into())
-        } else {
-            self.waiting < self.capacity / 2 && self.free <= now
-        }
-    }
-
-    fn reserve_redial(&mut self, agent: &AgentKey, now: HubUptime) -> AdmissionDecision {
-        let at = self.free.max(now + MIN_RETRY_DELAY);
-        let key = self.hash.hash_one(agent);
-        if self.reserved.len() < MAX_RESERVED_TIMES || self.reserved.contains_key(&key) {
-            self.free = at + self.gap;
-            self.reserved.insert(key, at);
-        }
-        AdmissionDecision::Later(at - now)
+    /// Delay of one more agent that dials again, after all that were told to before.
+    fn redial_delay(&mut self, now: HubUptime) -> Duration {
+        let next = (self.redials_until + self.gap).max(self.free).max(now + MIN_RETRY_DELAY);
+        self.redials_until = next.min(now + MAX_RETRY_DELAY);
+        self.redials_until - now
     }
 }
 

@@ -311,20 +311,6 @@ impl TestHub {
         self.agents.seen(agent);
     }
 
-    /// Shows the object of an agent of zone `z` that is connected to another replica.
-    pub(super) fn show_agent_at(&self, agent_id: &str, replica: &str, version: u64) {
-        let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
-        let mut agent = KubesvcAgent::new(agent_id, spec);
-        agent.metadata.resource_version = Some(version.to_string());
-        let session = AgentSession { replica: replica.into(), ..AgentSession::default() };
-        agent.status = Some(KubesvcAgentStatus {
-            session: Some(session),
-            connected: true,
-            ..KubesvcAgentStatus::default()
-        });
-        self.agents.seen(agent);
-    }
-
     /// Shows the object of an agent of zone `z` that a session connects to this process.
     pub(super) fn show_agent_here(&self, agent_id: &str, session_id: &str, version: u64) {
         let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
