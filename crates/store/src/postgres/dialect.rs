@@ -62,6 +62,7 @@ impl Dialect for Postgres {
 
     const NUMBERED_PARAMETERS: bool = true;
     const ROW_LOCK: Option<&'static str> = Some("FOR NO KEY UPDATE");
+    const END_IS_ONE_STATEMENT: bool = true;
 
     fn classify(error: sqlx::Error) -> StoreError {
         let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
