@@ -75,9 +75,8 @@ use kubesvc_core::cron::CronSchedule;
 use kubesvc_core::operations::{ObjectKey, Outcome};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::limits::KeyedLimit;
-use kubesvc_store::{OpenOperation, OperationRecord, OperationStore};
+use kubesvc_store::{OpenOperation, OperationChange, OperationRecord, OperationStore};
 use metrics::OperationMetrics;
-use pending_rows::OperationRow;
 use row_writer::RowWriter;
 use runner::now_ms;
 
@@ -272,7 +271,7 @@ impl Operations {
             before_send,
             warnings: record.warnings.clone(),
         };
-        let end = OperationRow::End(Box::new(record));
+        let end = OperationChange::End(Box::new(record));
         let committing = crash_points::around(Some("operation-end"), self.rows.commit(end.clone()));
         if !matches!(timeout(END_TIMEOUT, committing).await, Ok(Ok(_))) {
             self.rows.queue(end);
@@ -284,11 +283,11 @@ impl Operations {
 #[async_trait]
 impl OperationHistory for Operations {
     fn begun(&self, open: OpenOperation) {
-        self.rows.queue(OperationRow::Open(Box::new(open)));
+        self.rows.queue(OperationChange::Open(Box::new(open)));
     }
 
     fn ended(&self, record: OperationRecord) {
-        self.rows.queue(OperationRow::End(Box::new(record)));
+        self.rows.queue(OperationChange::End(Box::new(record)));
     }
 
     async fn flush(&self) {

@@ -5,37 +5,16 @@ use std::collections::{HashMap, HashSet};
 
 use indexmap::IndexMap;
 
-use kubesvc_store::{OpenOperation, OperationChanges, OperationRecord};
+use kubesvc_store::OperationChange;
 
 /// Maximum number of operations whose rows wait; beyond it the oldest go.
 pub(super) const MAX_PENDING: usize = 10_000;
-
-/// A row of an operation.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum OperationRow {
-    /// The first one, which takes the operation's id.
-    Begun(Box<OpenOperation>),
-    /// How far the operation is.
-    Open(Box<OpenOperation>),
-    /// Its end.
-    End(Box<OperationRecord>),
-}
-
-impl OperationRow {
-    /// Id of the operation.
-    pub(super) fn id(&self) -> &str {
-        match self {
-            Self::Begun(open) | Self::Open(open) => &open.record.operation_id,
-            Self::End(record) => &record.operation_id,
-        }
-    }
-}
 
 /// The rows that wait.
 #[derive(Debug, Default)]
 pub(super) struct PendingRows {
     /// By operation, with the number that each had when it came.
-    rows: IndexMap<String, (u64, OperationRow)>,
+    rows: IndexMap<String, (u64, OperationChange)>,
     /// Number of operations that came.
     came: u64,
     /// Operations that end here: those of which a row came, until their end is written or dropped.
@@ -45,10 +24,10 @@ pub(super) struct PendingRows {
 impl PendingRows {
     /// Adds a row, which replaces one of the same operation; the first end of an operation stays. Returns whether the
     /// oldest row had to go for it.
-    pub(super) fn add(&mut self, row: OperationRow) -> bool {
+    pub(super) fn add(&mut self, row: OperationChange) -> bool {
         let id = row.id().to_owned();
         if let Some((_, there)) = self.rows.get_mut(&id) {
-            if !matches!(there, OperationRow::End(_)) {
+            if !matches!(there, OperationChange::End(_)) {
                 *there = row;
             }
             return false;
@@ -57,23 +36,23 @@ impl PendingRows {
         self.unended.insert(id.clone());
         self.rows.insert(id, (self.came, row));
         let is_full = self.rows.len() > MAX_PENDING;
-        if is_full && let Some((id, (_, OperationRow::End(_)))) = self.rows.shift_remove_index(0) {
+        if is_full && let Some((id, (_, OperationChange::End(_)))) = self.rows.shift_remove_index(0) {
             self.unended.remove(&id);
         }
         is_full
     }
 
     /// The oldest rows, at most so many.
-    pub(super) fn oldest(&self, most: usize) -> Vec<OperationRow> {
+    pub(super) fn oldest(&self, most: usize) -> Vec<OperationChange> {
         self.rows.values().take(most).map(|(_, row)| row.clone()).collect()
     }
 
     /// Removes rows that are written, or never will be, unless a newer one of the operation came meanwhile.
-    pub(super) fn remove<'r>(&mut self, rows: impl IntoIterator<Item = &'r OperationRow>) {
-        let done: HashMap<&str, &OperationRow> = rows.into_iter().map(|row| (row.id(), row)).collect();
+    pub(super) fn remove<'r>(&mut self, rows: impl IntoIterator<Item = &'r OperationChange>) {
+        let done: HashMap<&str, &OperationChange> = rows.into_iter().map(|row| (row.id(), row)).collect();
         self.rows.retain(|id, (_, row)| done.get(id.as_str()).is_none_or(|done| **done != *row));
         for (id, row) in done {
-            if matches!(row, OperationRow::End(_)) {
+            if matches!(row, OperationChange::End(_)) {
                 self.unended.remove(id);
             }
         }
@@ -99,22 +78,9 @@ impl PendingRows {
     }
 }
 
-/// The rows of one transaction.
-pub(super) fn changes<'r>(rows: impl IntoIterator<Item = &'r OperationRow>) -> OperationChanges {
-    let mut changes = OperationChanges::default();
-    for row in rows {
-        match row {
-            OperationRow::Begun(open) => changes.begun.push((**open).clone()),
-            OperationRow::Open(open) => changes.open.push((**open).clone()),
-            OperationRow::End(record) => changes.ends.push((**record).clone()),
-        }
-    }
-    changes
-}
-
 #[cfg(test)]
 mod tests {
-    use kubesvc_store::OperationOutcome;
+    use kubesvc_store::{OperationOutcome, OperationRecord};
 
     use super::*;
     use crate::operations::records::open;
@@ -124,16 +90,16 @@ mod tests {
         received(id, "Scale", "a", 0)
     }
 
-    fn begin(id: &str) -> OperationRow {
-        OperationRow::Open(Box::new(open(record(id), 1, true)))
+    fn begin(id: &str) -> OperationChange {
+        OperationChange::Open(Box::new(open(record(id), 1, true)))
     }
 
-    fn end(id: &str) -> OperationRow {
-        OperationRow::End(Box::new(record(id)))
+    fn end(id: &str) -> OperationChange {
+        OperationChange::End(Box::new(record(id)))
     }
 
-    fn ids(rows: &[OperationRow]) -> Vec<&str> {
-        rows.iter().map(OperationRow::id).collect()
+    fn ids(rows: &[OperationChange]) -> Vec<&str> {
+        rows.iter().map(OperationChange::id).collect()
     }
 
     #[test]
@@ -144,8 +110,6 @@ mod tests {
         }
         let oldest = pending.oldest(10);
         assert_eq!(oldest, [end("a"), begin("b")]);
-        let written = changes(&oldest);
-        assert_eq!((written.open.len(), written.ends.len()), (1, 1));
         pending.remove(&oldest);
         assert!(pending.len() == 0 && !pending.is_unended("a") && pending.is_unended("b"));
         pending.add(end("b"));
@@ -157,9 +121,9 @@ mod tests {
     #[test]
     fn the_first_end_of_an_operation_stays() {
         let mut pending = PendingRows::default();
-        let OperationRow::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
+        let OperationChange::End(mut by_hand) = end("a") else { unreachable!("it is an end") };
         by_hand.outcome = OperationOutcome::Failed;
-        let by_hand = OperationRow::End(by_hand);
+        let by_hand = OperationChange::End(by_hand);
         for row in [begin("a"), by_hand.clone(), begin("a"), end("a")] {
             assert!(!pending.add(row));
         }

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::metrics::OperationMetrics;
-use super::pending_rows::{OperationRow, PendingRows, changes};
+use super::pending_rows::PendingRows;
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
-use kubesvc_store::{MAX_OPERATIONS, OperationRecord, OperationStore, StoreError};
+use kubesvc_store::{MAX_OPERATIONS, OperationChange, OperationRecord, OperationStore, StoreError};
 
 /// Time in which queued rows are gathered.
 const GATHER: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 type Committed = Result<Option<OperationRecord>, StoreError>;
 
 /// A row and its caller.
-type AwaitedRow = (OperationRow, oneshot::Sender<Committed>);
+type AwaitedRow = (OperationChange, oneshot::Sender<Committed>);
 
 /// The rows that are to be written, and their writer.
 pub(super) struct RowWriter {
@@ -64,7 +64,7 @@ impl RowWriter {
     }
 
     /// Commits a row, after the awaited ones that came before it. A row is committed even if its caller leaves.
-    pub(super) async fn commit(&self, row: OperationRow) -> Committed {
+    pub(super) async fn commit(&self, row: OperationChange) -> Committed {
         let (done, committed) = oneshot::channel();
         let stops = || StoreError::unavailable("this replica stops");
         self.awaited.send((row, done)).await.map_err(|_| stops())?;
@@ -72,7 +72,7 @@ impl RowWriter {
     }
 
     /// Queues a row.
-    pub(super) fn queue(&self, row: OperationRow) {
+    pub(super) fn queue(&self, row: OperationChange) {
         let mut queue = self.queue.lock();
         if queue.add(row) {
             self.metrics.rows_dropped.inc();
@@ -191,12 +191,12 @@ impl RowWriter {
     }
 
     /// Writes rows in one transaction; one by one if one of them is refused. Returns what became of each.
-    async fn write(&self, rows: &[OperationRow]) -> Vec<Committed> {
-        let written = self.store.write_operations(&changes(rows)).await;
+    async fn write(&self, rows: &[OperationChange]) -> Vec<Committed> {
+        let written = self.store.write_operations(rows).await;
         if rows.len() > 1 && matches!(written, Err(StoreError::Refused { .. })) {
             let mut each = Vec::with_capacity(rows.len());
             for row in rows {
-                each.push(of_row(row, &self.store.write_operations(&changes([row])).await));
+                each.push(of_row(row, &self.store.write_operations(std::slice::from_ref(row)).await));
             }
             return each;
         }
@@ -209,7 +209,7 @@ impl RowWriter {
 }
 
 /// What became of a row in a transaction that left out those with these records.
-fn of_row(row: &OperationRow, written: &Result<Vec<OperationRecord>, StoreError>) -> Committed {
+fn of_row(row: &OperationChange, written: &Result<Vec<OperationRecord>, StoreError>) -> Committed {
     let left_out = written.as_ref().map_err(Clone::clone)?;
     Ok(left_out.iter().find(|record| record.operation_id == row.id()).cloned())
 }
@@ -234,8 +234,8 @@ mod tests {
         Arc::new(OperationMetrics::new(Gauge::default(), 100))
     }
 
-    fn begun(id: &str) -> OperationRow {
-        OperationRow::Begun(Box::new(open(received(id, "Scale", "a", 0), 1, true)))
+    fn begun(id: &str) -> OperationChange {
+        OperationChange::Begun(Box::new(open(received(id, "Scale", "a", 0), 1, true)))
     }
 
     fn commits() -> (Arc<RowWriter>, Arc<MemoryRows>, CancellationToken) {
@@ -268,7 +268,7 @@ mod tests {
         assert!(matches!((one, other), (Ok(None), Ok(None))));
         let there = commits.commit(begun("a")).await.expect("the database is there");
         assert_eq!(there.expect("it is taken").operation_id, "a");
-        let end = OperationRow::End(Box::new(received("a", "Scale", "a", 0)));
+        let end = OperationChange::End(Box::new(received("a", "Scale", "a", 0)));
         assert_eq!(commits.commit(end).await.expect("the database is there"), None);
     }
 
@@ -306,7 +306,7 @@ mod tests {
                     for queue in queues {
                         let row = open(received(&format!("{who}-{round}"), "Scale", "a", 0), 1, true);
                         both.wait();
-                        queue.queue(OperationRow::Open(Box::new(row)));
+                        queue.queue(OperationChange::Open(Box::new(row)));
                     }
                 }
             };

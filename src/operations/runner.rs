@@ -20,7 +20,6 @@ use super::failures::{
     AnswerMeaning, RunFailure, after_begun_run, ask_again, of_answer, overloaded, run_again, wait_for_agent,
 };
 use super::job::SharedJob;
-use super::pending_rows::OperationRow;
 use super::submission::of_record;
 use crate::connected_agents::{
     AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
@@ -32,6 +31,7 @@ use kubesvc_core::operations::{
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
+use kubesvc_store::OperationChange;
 
 /// Maximum number of lists of kinds that are read before a program begins.
 const MAX_KIND_READS: usize = 8;
@@ -289,7 +289,7 @@ impl Operations {
         }
         let (request_id, row) = job.begin_write(decides);
         let Some(row) = row else { return Ok(request_id) };
-        let row = OperationRow::Open(Box::new(row));
+        let row = OperationChange::Sent(Box::new(row));
         let committing = crash_points::around(Some("operation-write"), self.rows.commit(row));
         match timeout_at(job.deadline, committing).await {
             Ok(Ok(None)) => Ok(request_id),
@@ -308,7 +308,7 @@ impl Operations {
         loop {
             is_asked.notified().await;
             sleep(AGENT_ROW_DELAY).await;
-            while self.rows.commit(OperationRow::Open(Box::new(job.open_row()))).await.is_err() {
+            while self.rows.commit(OperationChange::Sent(Box::new(job.open_row()))).await.is_err() {
                 sleep(AGENT_ROW_DELAY).await;
             }
         }

@@ -17,7 +17,6 @@ use super::checks::{self, OperationIdentity};
 use super::failures::RunFailure;
 use super::job::{Job, OperationProgress, SharedJob};
 use super::known_operations::{KnownOperation, Phase, Phases};
-use super::pending_rows::OperationRow;
 use super::records::{self, Beginning};
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
@@ -31,7 +30,7 @@ use kubesvc_core::operations::{
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
-use kubesvc_store::{OperationOutcome, OperationRecord};
+use kubesvc_store::{OperationChange, OperationOutcome, OperationRecord};
 
 /// Interval at which the row of an operation of another replica is read by those who wait for it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(250);
@@ -304,7 +303,7 @@ impl Operations {
             Err(known) => return self.follow_known(&id, &identity, &known).await,
         };
         let doing = async move {
-            operations.perform(job).await;
+            operations.perform(job, is_callers_id).await;
             drop(running);
         };
         drop(spawn_named("operation", doing).detach());
@@ -313,9 +312,9 @@ impl Operations {
 
     /// Does an operation: commits its row and runs it. A panic is an end too: without one, its id would be that of an
     /// operation that runs for ever.
-    async fn perform(self: Arc<Self>, job: SharedJob) {
+    async fn perform(self: Arc<Self>, job: SharedJob, is_callers_id: bool) {
         let doing = Box::pin(async {
-            if self.insert_row(&job).await {
+            if self.insert_row(&job, is_callers_id).await {
                 Arc::clone(&self).run(Arc::clone(&job)).await;
             }
         });
@@ -328,8 +327,9 @@ impl Operations {
 
     /// Commits the row of an operation. Returns whether it is begun: without its row it is not, and those who wait for it
     /// are told why.
-    async fn insert_row(&self, job: &Job) -> bool {
-        let row = OperationRow::Begun(Box::new(job.open_row()));
+    async fn insert_row(&self, job: &Job, is_callers_id: bool) -> bool {
+        let row = Box::new(job.open_row());
+        let row = if is_callers_id { OperationChange::Begun(row) } else { OperationChange::Open(row) };
         let inserted = crash_points::around(Some("operation-insert"), self.rows.commit(row)).await;
         let is_begun = matches!(inserted, Ok(None));
         match inserted {

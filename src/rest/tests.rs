@@ -161,7 +161,7 @@ impl kubesvc_store::TermStore for NoStore {
 impl kubesvc_store::OperationStore for NoStore {
     async fn write_operations(
         &self,
-        _: &kubesvc_store::OperationChanges,
+        _: &[kubesvc_store::OperationChange],
     ) -> Result<Vec<kubesvc_store::OperationRecord>, StoreError> {
         Ok(Vec::new())
     }

@@ -29,6 +29,8 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     const ROW_LOCK: Option<&'static str>;
     /// Timeout for a statement, or for one row of a result; `None`: statements never hang.
     const STATEMENT_TIMEOUT: Option<Duration> = Some(STATEMENT_TIMEOUT);
+    /// Whether a statement may delete rows of one table and insert into another, so that the end of an operation is one.
+    const END_IS_ONE_STATEMENT: bool = false;
     /// Inserts the leader's row if it is missing.
     const INSERT_LEADER: &'static str =
         "INSERT INTO kubesvc_locks (name) VALUES ('leader') ON CONFLICT (name) DO NOTHING";

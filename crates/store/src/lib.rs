@@ -31,7 +31,7 @@ pub use installation::InstallationClaim;
 pub use leader_terms::{Term, TermStore};
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
 pub use operations::{
-    AnswerRecord, HandSettlement, MAX_OPERATIONS, OpenOperation, OperationChanges, OperationOutcome,
+    AnswerRecord, HandSettlement, MAX_OPERATIONS, OpenOperation, OperationChange, OperationOutcome,
     OperationRecord, OperationState, OperationStore, Overdue, StageRecord,
 };
 pub use row_limit::RowLimit;

@@ -2,7 +2,9 @@
 //!
 //! `kubesvc_ops` holds the open ones, `kubesvc_ops_history` those that ended, and every write through the accounts' API.
 //! An operation ends in one transaction that deletes its open row and inserts its history, so that it is in one of the
-//! two tables at any time. The first end counts: a later one changes nothing, and what has ended is not opened again.
+//! two tables at any time. The first end counts: a later one changes nothing.
+//!
+//! Callers wait for these rows, so that a change alone is one statement where the database allows it, and no transaction.
 //!
 //! `rows` has the tables, and what a row holds.
 
@@ -25,15 +27,33 @@ pub use rows::{AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, O
 /// Maximum number of operations in one page, and in one call that writes.
 pub const MAX_OPERATIONS: usize = 1_000;
 
-/// What happened to operations, written in one transaction.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OperationChanges {
-    /// New operations. One whose id another operation has is left out.
-    pub begun: Vec<OpenOperation>,
-    /// Open operations, new or changed. One that has ended is left out.
-    pub open: Vec<OpenOperation>,
-    /// Operations that ended. Of one that has ended before, the former end stays.
-    pub ends: Vec<OperationRecord>,
+/// A change of the row of an operation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperationChange {
+    /// A new operation with an id of its caller. It is left out if another operation has the id.
+    Begun(Box<OpenOperation>),
+    /// An open operation, new or changed, with an id that this replica made: no other operation has it, and none but this
+    /// replica writes that it is open.
+    Open(Box<OpenOperation>),
+    /// An operation of which a write is about to be sent. It is left out if it has ended, and refused if it has no row.
+    Sent(Box<OpenOperation>),
+    /// An operation that ended. If it has ended before, the former end stays.
+    End(Box<OperationRecord>),
+}
+
+impl OperationChange {
+    /// What is recorded.
+    pub fn record(&self) -> &OperationRecord {
+        match self {
+            Self::Begun(open) | Self::Open(open) | Self::Sent(open) => &open.record,
+            Self::End(record) => record,
+        }
+    }
+
+    /// Id of the operation.
+    pub fn id(&self) -> &str {
+        &self.record().operation_id
+    }
 }
 
 /// What became of a result that a person gave.
@@ -66,12 +86,12 @@ pub enum Overdue {
     },
 }
 
-/// The operations of all accounts. Each method that writes is one transaction.
+/// The operations of all accounts.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Writes changes, all or none; at most [`MAX_OPERATIONS`] of each kind. Returns what is recorded instead of those that
-    /// were left out.
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError>;
+    /// Writes at most [`MAX_OPERATIONS`] changes. Returns what is recorded instead of those that were left out.
+    async fn write_operations(&self, changes: &[OperationChange])
+    -> Result<Vec<OperationRecord>, StoreError>;
 
     /// One operation, open or ended.
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError>;
@@ -117,12 +137,12 @@ pub trait OperationStore: Send + Sync {
 
 #[async_trait]
 impl<D: Dialect> OperationStore for SqlStore<D> {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
-        if *changes == OperationChanges::default() {
-            return Ok(Vec::new());
-        }
-        rows::check(changes)?;
-        self.transact(&WriteOperations(changes)).await
+    async fn write_operations(
+        &self,
+        changes: &[OperationChange],
+    ) -> Result<Vec<OperationRecord>, StoreError> {
+        rows::check(changes.iter().map(OperationChange::record))?;
+        if changes.is_empty() { Ok(Vec::new()) } else { self.transact(&WriteOperations::new(changes)).await }
     }
 
     async fn operation(&self, id: &str) -> Result<Option<OperationRecord>, StoreError> {
@@ -208,12 +228,12 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
         term: Option<Term>,
         ends: &[OperationRecord],
     ) -> Result<Vec<String>, StoreError> {
-        rows::check_records(ends)?;
+        rows::check(ends)?;
         self.transact(&EndOpen { term, ends }).await
     }
 
     async fn settle_operation(&self, record: &OperationRecord) -> Result<HandSettlement, StoreError> {
-        rows::check_records(std::slice::from_ref(record))?;
+        rows::check([record])?;
         self.transact(&Settle(record)).await
     }
 
@@ -236,33 +256,72 @@ impl<D: Dialect> OperationStore for SqlStore<D> {
     }
 }
 
-/// Writes open operations and ends.
-struct WriteOperations<'c>(&'c OperationChanges);
+/// Writes changes. Those of each kind are sorted by id.
+struct WriteOperations<'c> {
+    begun: Vec<&'c OpenOperation>,
+    open: Vec<&'c OpenOperation>,
+    sent: Vec<&'c OpenOperation>,
+    ends: Vec<&'c OperationRecord>,
+}
+
+impl<'c> WriteOperations<'c> {
+    fn new(changes: &'c [OperationChange]) -> Self {
+        let (mut begun, mut open, mut sent, mut ends) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        // Of two changes of an open operation the later one counts, of two ends the first.
+        for change in changes.iter().rev() {
+            match change {
+                OperationChange::Begun(one) => begun.push(&**one),
+                OperationChange::Open(one) => open.push(&**one),
+                OperationChange::Sent(one) => sent.push(&**one),
+                OperationChange::End(one) => ends.push(&**one),
+            }
+        }
+        ends.reverse();
+        let [begun, open, sent] = [begun, open, sent].map(|of| rows::sorted(of, |open| &open.record));
+        Self { begun, open, sent, ends: rows::sorted(ends, |end| end) }
+    }
+}
 
 impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
     type Answer = Vec<OperationRecord>;
 
+    fn commits_each_statement(&self, dialect: &D) -> bool {
+        let inserts = [&self.begun, &self.open]
+            .map(|open| dialect.pieces(open, |open| rows::weight(&open.record)).len());
+        let of_each_end = if D::END_IS_ONE_STATEMENT { 1 } else { 2 };
+        let of_ends = of_each_end * dialect.pieces(&self.ends, |end| rows::weight(end)).len();
+        inserts.iter().sum::<usize>() + self.sent.len() + of_ends == 1
+    }
+
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {
-        let (begun, open) = (rows::sorted_open(&self.0.begun), rows::sorted_open(&self.0.open));
-        for piece in session.dialect.pieces(&begun, |open| rows::weight(&open.record)) {
+        for piece in session.dialect.pieces(&self.begun, |open| rows::weight(&open.record)) {
             session.execute(rows::insert_open(piece)).await?;
         }
-        for piece in session.dialect.pieces(&open, |open| rows::weight(&open.record)) {
+        for piece in session.dialect.pieces(&self.open, |open| rows::weight(&open.record)) {
             session.execute(rows::put_open(piece)).await?;
         }
-        let ends = rows::sorted(&self.0.ends);
-        delete_open(session, &ends).await?;
-        insert_history(session, &ends).await?;
-        // Last, when the open rows are locked: one that ended an operation before, or took its id, has committed that, and
-        // one that does it later finds its row.
-        let written: Vec<_> = begun.iter().chain(&open).copied().collect();
-        let mut left_out = recorded(session, &written).await?;
-        let own: HashSet<_> = written.iter().map(|open| begin(&open.record)).collect();
+        let mut without_row = Vec::new();
+        for sent in self.sent.iter().copied() {
+            if session.execute(rows::update_open(sent)).await? == 0 {
+                without_row.push(sent);
+            }
+        }
+        end(session, &self.ends).await?;
+        // After the inserts: one that ended an operation before, or took its id, has committed that, and one that does it
+        // later finds the row.
+        let mut left_out = recorded(session, &self.begun).await?;
+        let own: HashSet<_> = self.begun.iter().map(|open| begin(&open.record)).collect();
         left_out.retain(|there| there.outcome != OperationOutcome::Pending || !own.contains(&begin(there)));
-        // A person or the leader may have settled one that its replica still runs.
+        // The id is that of an operation that has ended, whose row the insert did not find.
         let ended = left_out.iter().filter(|there| there.outcome != OperationOutcome::Pending);
         delete_open(session, &ended.collect::<Vec<_>>()).await?;
-        Ok(left_out)
+        left_out.extend(recorded(session, &without_row).await?);
+        let ended: HashSet<_> = left_out.iter().map(|end| end.operation_id.as_str()).collect();
+        let ids = without_row.iter().map(|open| open.record.operation_id.as_str());
+        match ids.into_iter().find(|id| !ended.contains(id)) {
+            Some(id) => Err(rows::refused(id, "its row was deleted")),
+            None => Ok(left_out),
+        }
     }
 }
 
@@ -299,12 +358,18 @@ async fn delete_open<D: Dialect>(
     Ok(())
 }
 
-async fn insert_history<D: Dialect>(
+/// Moves operations to the history.
+async fn end<D: Dialect>(
     session: &mut SqlSession<'_, D>,
     ends: &[&OperationRecord],
 ) -> Result<(), StoreError> {
+    if !D::END_IS_ONE_STATEMENT {
+        delete_open(session, ends).await?;
+    }
     for piece in session.dialect.pieces(ends, |end| rows::weight(end)) {
-        session.execute(rows::put_history(piece)).await?;
+        let end =
+            if D::END_IS_ONE_STATEMENT { rows::move_to_history(piece) } else { rows::put_history(piece) };
+        session.execute(end).await?;
     }
     Ok(())
 }
@@ -321,7 +386,7 @@ impl<D: Dialect> Transaction<D> for EndOpen<'_> {
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<String>, StoreError> {
         leader_terms::hold(session, self.term).await?;
         let mut ended = Vec::new();
-        for end in rows::sorted(self.ends) {
+        for end in rows::sorted(self.ends.iter().collect(), |end| end) {
             let delete = Statement::new("DELETE FROM kubesvc_ops WHERE operation_id = ?")
                 .bind(end.operation_id.as_str());
             if session.execute(delete).await? == 1 {

@@ -42,6 +42,11 @@ pub(crate) trait Transaction<D: Dialect>: Sync {
     /// Result of the transaction, valid once it is committed.
     type Answer: Send;
 
+    /// Whether each statement commits by itself, which saves two round trips where only one writes.
+    fn commits_each_statement(&self, _: &D) -> bool {
+        false
+    }
+
     /// Runs the statements. The caller begins and ends the transaction.
     fn run(
         &self,
@@ -84,6 +89,9 @@ impl<D: Dialect> SqlStore<D> {
         connection: &mut ConnectionOf<D>,
         work: &T,
     ) -> Result<T::Answer, StoreError> {
+        if work.commits_each_statement(&self.dialect) {
+            return work.run(&mut SqlSession { dialect: &self.dialect, connection }).await;
+        }
         let mut transaction = match D::BEGIN {
             Some(begin) => bounded::<D, _>(connection.begin_with(begin)).await?,
             None => bounded::<D, _>(connection.begin()).await?,

@@ -22,7 +22,7 @@ use crate::operations::OperationSettings;
 use crate::operations::records::{self, Beginning};
 use kubesvc_core::operations::ApplySettings;
 use kubesvc_store::{
-    HandSettlement, OpenOperation, OperationChanges, OperationOutcome, OperationRecord, OperationStore,
+    HandSettlement, OpenOperation, OperationChange, OperationOutcome, OperationRecord, OperationStore,
     Overdue, StoreError, Term,
 };
 
@@ -259,28 +259,34 @@ impl MemoryRows {
 
 #[async_trait]
 impl OperationStore for MemoryRows {
-    async fn write_operations(&self, changes: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
+    async fn write_operations(
+        &self,
+        changes: &[OperationChange],
+    ) -> Result<Vec<OperationRecord>, StoreError> {
         self.pass_time().await?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         let mut left_out = Vec::new();
-        for open in &changes.begun {
-            let id = &open.record.operation_id;
-            let there = self.history.lock().get(id).cloned();
-            let there = there.or_else(|| self.open.lock().get(id).map(|open| open.record.clone()));
-            if there.is_none() {
-                self.open.lock().insert(id.clone(), open.clone());
-            }
-            left_out.extend(there);
-        }
-        for open in &changes.open {
-            let id = &open.record.operation_id;
+        for change in changes {
+            let id = change.id();
             let ended = self.history.lock().get(id).cloned();
-            if ended.is_none() {
-                self.open.lock().insert(id.clone(), open.clone());
+            match change {
+                OperationChange::Begun(begun) => {
+                    let there = ended.or_else(|| self.open.lock().get(id).map(|open| open.record.clone()));
+                    if there.is_none() {
+                        self.open.lock().insert(id.to_owned(), (**begun).clone());
+                    }
+                    left_out.extend(there);
+                }
+                OperationChange::Open(open) => {
+                    self.open.lock().insert(id.to_owned(), (**open).clone());
+                }
+                OperationChange::Sent(sent) => match self.open.lock().get_mut(id) {
+                    Some(open) => open.clone_from(sent),
+                    None => left_out.push(ended.expect("it has a row")),
+                },
+                OperationChange::End(record) => self.finish(record),
             }
-            left_out.extend(ended);
         }
-        changes.ends.iter().for_each(|record| self.finish(record));
         Ok(left_out)
     }
 

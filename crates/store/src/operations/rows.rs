@@ -1,6 +1,6 @@
 //! The tables `kubesvc_ops` and `kubesvc_ops_history`, and what a row of them holds.
 
-use super::{MAX_OPERATIONS, OperationChanges};
+use super::MAX_OPERATIONS;
 use crate::StoreError;
 use crate::dialect::Dialect;
 use crate::sql::RowOf;
@@ -204,20 +204,14 @@ pub struct OpenOperation {
 }
 
 /// Refuses what no database takes.
-pub(super) fn check(changes: &OperationChanges) -> Result<(), StoreError> {
-    if changes.begun.len().max(changes.open.len()) > MAX_OPERATIONS {
-        return Err(refused("", "there are too many at once"));
+pub(super) fn check<'r>(records: impl IntoIterator<Item = &'r OperationRecord>) -> Result<(), StoreError> {
+    for (before, record) in records.into_iter().enumerate() {
+        if before == MAX_OPERATIONS {
+            return Err(refused("", "there are too many at once"));
+        }
+        check_record(record)?;
     }
-    check_records(&changes.ends)?;
-    changes.begun.iter().chain(&changes.open).try_for_each(|open| check_record(&open.record))
-}
-
-/// Refuses what no database takes.
-pub(super) fn check_records(records: &[OperationRecord]) -> Result<(), StoreError> {
-    if records.len() > MAX_OPERATIONS {
-        return Err(refused("", "there are too many at once"));
-    }
-    records.iter().try_for_each(check_record)
+    Ok(())
 }
 
 fn check_record(record: &OperationRecord) -> Result<(), StoreError> {
@@ -239,7 +233,7 @@ fn check_record(record: &OperationRecord) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn refused(id: &str, why: &'static str) -> StoreError {
+pub(super) fn refused(id: &str, why: &'static str) -> StoreError {
     StoreError::refused(format!("the operation {id:?}"), why)
 }
 
@@ -248,20 +242,11 @@ pub(super) fn weight(record: &OperationRecord) -> usize {
     WEIGHT + record.warnings.iter().map(String::len).sum::<usize>()
 }
 
-/// Sorts records by id, as every transaction writes them.
-pub(super) fn sorted(records: &[OperationRecord]) -> Vec<&OperationRecord> {
-    let mut records: Vec<_> = records.iter().collect();
-    records.sort_unstable_by(|a, b| a.operation_id.cmp(&b.operation_id));
-    records.dedup_by(|later, kept| later.operation_id == kept.operation_id);
-    records
-}
-
-/// Sorts open operations by id; of two with the same id the later one stays.
-pub(super) fn sorted_open(open: &[OpenOperation]) -> Vec<&OpenOperation> {
-    let mut open: Vec<_> = open.iter().rev().collect();
-    open.sort_by(|a, b| a.record.operation_id.cmp(&b.record.operation_id));
-    open.dedup_by(|later, kept| later.record.operation_id == kept.record.operation_id);
-    open
+/// Sorts by id, as every transaction writes them; of two with the same id the first one stays.
+pub(super) fn sorted<T>(mut all: Vec<&T>, record: impl Fn(&T) -> &OperationRecord) -> Vec<&T> {
+    all.sort_by(|a, b| record(a).operation_id.cmp(&record(b).operation_id));
+    all.dedup_by(|later, kept| record(later).operation_id == record(kept).operation_id);
+    all
 }
 
 /// Inserts open operations, or overwrites them.
@@ -280,23 +265,22 @@ pub(super) fn insert_open<D: Dialect>(open: &[&OpenOperation]) -> Statement<D> {
     insert_into_open(open, &format!("operation_id={}.operation_id", OPEN.name))
 }
 
+/// Overwrites the row of an open operation.
+pub(super) fn update_open<D: Dialect>(open: &OpenOperation) -> Statement<D> {
+    let columns = OPEN.column_names();
+    let principal = principal(&open.record);
+    Statement::new(&format!("UPDATE {} SET {}=? WHERE operation_id = ?", OPEN.name, columns.join("=?,")))
+        .bind_all(open_values(open, principal.as_deref()))
+        .bind(open.record.operation_id.as_str())
+}
+
 /// Inserts open operations, with these assignments to those that are there.
 fn insert_into_open<D: Dialect>(open: &[&OpenOperation], assigned: &str) -> Statement<D> {
     let principals: Vec<_> = open.iter().map(|open| principal(&open.record)).collect();
-    let rows: Vec<Vec<Value<'_>>> = open
+    let rows: Vec<_> = open
         .iter()
         .zip(&principals)
-        .map(|(open, principal)| {
-            let mut values = values(&open.record, principal.as_deref());
-            values.extend([
-                Value::from(open.state.as_str()),
-                open.deadline_ms.into(),
-                open.is_idempotent.into(),
-                open.last_write.as_deref().into(),
-                open.agent_boot_id.as_deref().into(),
-            ]);
-            values
-        })
+        .map(|(open, principal)| open_values(open, principal.as_deref()))
         .collect();
     let into = Statement::new(&format!("INSERT INTO {} ({}) ", OPEN.name, OPEN.column_names().join(",")));
     D::rows(into, &OPEN, &rows, None).text(&format!(" {}{assigned}", D::on_same_key("operation_id")))
@@ -304,6 +288,26 @@ fn insert_into_open<D: Dialect>(open: &[&OpenOperation], assigned: &str) -> Stat
 
 /// Inserts ends. An operation that has ended before keeps its row.
 pub(super) fn put_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D> {
+    on_former_end(insert_into_history(Statement::new(""), ends))
+}
+
+/// Inserts ends and deletes their open rows, in one statement. The rows are deleted first, as in a transaction that
+/// settles an operation: of two that end it, one waits for the other.
+pub(super) fn move_to_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D> {
+    let ids: Vec<&str> = ends.iter().map(|end| end.operation_id.as_str()).collect();
+    let delete = format!("WITH ended AS (DELETE FROM {} WHERE operation_id ", OPEN.name);
+    let delete = Statement::new(&delete).one_of(&ids).text(" RETURNING 1) ");
+    on_former_end(insert_into_history(delete, ends).text(" WHERE (SELECT count(*) FROM ended) >= 0"))
+}
+
+/// Appends that a former end stays.
+fn on_former_end<D: Dialect>(insert: Statement<D>) -> Statement<D> {
+    let on_same_key = D::on_same_key("operation_id");
+    insert.text(&format!(" {on_same_key}operation_id={}.operation_id", HISTORY.name))
+}
+
+/// Appends an `INSERT` of ends.
+fn insert_into_history<D: Dialect>(statement: Statement<D>, ends: &[&OperationRecord]) -> Statement<D> {
     let texts: Vec<_> = ends.iter().map(|end| (principal(end), warnings(end))).collect();
     let mut rows = Vec::with_capacity(ends.len());
     for (end, (principal, warnings)) in ends.iter().zip(&texts) {
@@ -311,13 +315,8 @@ pub(super) fn put_history<D: Dialect>(ends: &[&OperationRecord]) -> Statement<D>
         row.push(warnings.as_deref().into());
         rows.push(row);
     }
-    let into =
-        Statement::new(&format!("INSERT INTO {} ({}) ", HISTORY.name, HISTORY.column_names().join(",")));
-    D::rows(into, &HISTORY, &rows, None).text(&format!(
-        " {}operation_id={}.operation_id",
-        D::on_same_key("operation_id"),
-        HISTORY.name
-    ))
+    let into = format!("INSERT INTO {} ({}) ", HISTORY.name, HISTORY.column_names().join(","));
+    D::rows(statement.text(&into), &HISTORY, &rows, None)
 }
 
 /// The principal as it is stored: cut, and without what PostgreSQL does not take.
@@ -330,6 +329,19 @@ fn principal(record: &OperationRecord) -> Option<String> {
 fn warnings(record: &OperationRecord) -> Option<String> {
     // A list of texts can always be serialized.
     (!record.warnings.is_empty()).then(|| serde_json::to_string(&record.warnings).unwrap_or_default())
+}
+
+/// The values of an open row.
+fn open_values<'v>(open: &'v OpenOperation, principal: Option<&'v str>) -> Vec<Value<'v>> {
+    let mut values = values(&open.record, principal);
+    values.extend([
+        Value::from(open.state.as_str()),
+        open.deadline_ms.into(),
+        open.is_idempotent.into(),
+        open.last_write.as_deref().into(),
+        open.agent_boot_id.as_deref().into(),
+    ]);
+    values
 }
 
 fn values<'v>(record: &'v OperationRecord, principal: Option<&'v str>) -> Vec<Value<'v>> {

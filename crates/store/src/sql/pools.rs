@@ -17,6 +17,10 @@ pub(super) const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum number of connections for reads.
 pub(crate) const MAX_READERS: u32 = 4;
 
+/// Time since its last use within which a connection is not checked. The check is a round trip; no server is started again
+/// as soon as this.
+const MAX_UNCHECKED_IDLE: Duration = Duration::from_millis(100);
+
 /// Invariant of a borrowed connection.
 const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
 
@@ -107,6 +111,15 @@ impl<DB: Database> Pools<DB> {
     ) -> Self {
         let options = options
             .acquire_timeout(CONNECTION_TIMEOUT)
+            .test_before_acquire(false)
+            .before_acquire(|connection, used| {
+                Box::pin(async move {
+                    if used.idle_for > MAX_UNCHECKED_IDLE {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .max_lifetime(Duration::from_secs(30 * 60))
             .idle_timeout(Duration::from_secs(10 * 60));
         let server = ServerPools { options, connect };

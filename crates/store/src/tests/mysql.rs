@@ -69,13 +69,15 @@ mod cache_contract {
 }
 
 mod operation_contract {
+    use std::sync::Arc;
+
     use super::*;
 
     crate::tests::operation_contract::contract_tests!(fresh());
 
-    async fn fresh() -> (std::sync::Arc<dyn Store>, manual_edits::ServerDatabase) {
+    async fn fresh() -> (Arc<dyn Store>, Arc<dyn Store>, manual_edits::ServerDatabase) {
         let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
-        (home.open().await, home)
+        (home.open().await, home.open().await, home)
     }
 }
 

@@ -1,21 +1,26 @@
 //! The contract of every database about operations, as tests.
 
 use crate::{
-    AnswerRecord, HandSettlement, OpenOperation, OperationChanges, OperationOutcome, OperationRecord,
+    AnswerRecord, HandSettlement, OpenOperation, OperationChange, OperationOutcome, OperationRecord,
     OperationState, Overdue, StageRecord, Store, StoreError,
 };
 
-/// Generates one test for each function. The expression is a future of a fresh store and of what keeps it alive.
+/// Generates one test for each function. The expression is a future of the stores of two replicas on a fresh database, and
+/// of what keeps that alive.
 macro_rules! contract_tests {
     ($fresh:expr) => {
+        $crate::tests::operation_contract::contract_tests! { @of_two $fresh,
+            id_is_taken_by_one_operation, id_whose_operation_ends_meanwhile_is_taken,
+            operation_that_two_end_has_one_end
+        }
         $crate::tests::operation_contract::contract_tests! { @each $fresh,
-            operation_is_open_until_it_ends_and_then_history, id_is_taken_by_one_operation,
-            operations_begin_change_and_end_in_one_transaction, first_end_of_an_operation_counts,
+            operation_is_open_until_it_ends_and_then_history,
+            operations_begin_change_and_end_together, first_end_of_an_operation_counts,
             full_and_bare_records_come_back_as_they_were, pages_are_newest_first_over_both_tables_and_by_account,
-            thousand_operations_end_in_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
+            thousand_changes_are_one_transaction, overdue_operations_are_those_past_deadline_or_of_dead_replicas,
             operations_of_a_former_process_are_those_of_its_replica_that_began_before,
             only_open_operations_are_ended_by_the_leader, person_settles_what_is_open_or_unknown,
-            operation_that_has_ended_is_not_opened_again,
+            operation_that_has_ended_is_not_opened_again, write_of_an_operation_without_a_row_is_refused,
             history_is_purged_by_age_in_chunks, history_above_the_limit_loses_its_oldest,
             leader_of_an_ended_term_deletes_nothing, row_that_no_database_takes_is_refused
         }
@@ -23,12 +28,22 @@ macro_rules! contract_tests {
     (@each $fresh:expr, $($story:ident),+) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $story() {
-            let (store, _kept) = $fresh.await;
+            let (store, _, _kept) = $fresh.await;
             $crate::tests::operation_contract::$story(&*store).await;
+        })+
+    };
+    (@of_two $fresh:expr, $($story:ident),+) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $story() {
+            let (one, other, _kept) = $fresh.await;
+            $crate::tests::operation_contract::$story(&*one, &*other).await;
         })+
     };
 }
 pub(super) use contract_tests;
+
+/// Number of times that two replicas do the same at once.
+const RACES: u32 = 30;
 
 fn id(number: u32) -> String {
     format!("{number:026}")
@@ -71,10 +86,23 @@ fn open(number: u32, account: &str) -> OpenOperation {
 }
 
 async fn write(store: &dyn Store, open: Vec<OpenOperation>, ends: Vec<OperationRecord>) {
-    store
-        .write_operations(&OperationChanges { open, ends, ..OperationChanges::default() })
-        .await
-        .expect("written");
+    let open = open.into_iter().map(|open| OperationChange::Open(Box::new(open)));
+    let changes: Vec<_> = open.chain(ends.into_iter().map(end)).collect();
+    store.write_operations(&changes).await.expect("written");
+}
+
+fn end(record: OperationRecord) -> OperationChange {
+    OperationChange::End(Box::new(record))
+}
+
+async fn begin(store: &dyn Store, open: &OpenOperation) -> Vec<OperationRecord> {
+    let begun = OperationChange::Begun(Box::new(open.clone()));
+    store.write_operations(&[begun]).await.expect("written")
+}
+
+async fn send(store: &dyn Store, sent: Vec<OpenOperation>) -> Result<Vec<OperationRecord>, StoreError> {
+    let sent: Vec<_> = sent.into_iter().map(|sent| OperationChange::Sent(Box::new(sent))).collect();
+    store.write_operations(&sent).await
 }
 
 async fn page(store: &dyn Store, account: Option<&str>, offset: u64, limit: u32) -> Vec<String> {
@@ -96,7 +124,7 @@ pub(super) async fn operation_is_open_until_it_ends_and_then_history(store: &dyn
         agent_boot_id: Some("boot".to_owned()),
         ..open(1, "a")
     };
-    write(store, vec![sent.clone()], Vec::new()).await;
+    assert_eq!(send(store, vec![sent.clone()]).await.expect("written"), []);
     assert_eq!(all_open(store).await, [sent]);
     let end = ended(1, "a", OperationOutcome::Completed);
     write(store, Vec::new(), vec![end.clone()]).await;
@@ -105,50 +133,81 @@ pub(super) async fn operation_is_open_until_it_ends_and_then_history(store: &dyn
     assert_eq!(store.operation(&id(2)).await.expect("read"), None);
 }
 
-pub(super) async fn id_is_taken_by_one_operation(store: &dyn Store) {
-    let at = |replica: &str| {
-        let mut open = open(1, "a");
-        open.record.received = Some(StageRecord { id: replica.to_owned(), time_ms: 1 });
-        open
-    };
-    let begin = async |open: &OpenOperation| {
-        let changes = OperationChanges { begun: vec![open.clone()], ..OperationChanges::default() };
-        store.write_operations(&changes).await.expect("written")
-    };
-    let (here, there) = (at("replica-1"), at("replica-2"));
-    let (one, other) = tokio::join!(begin(&here), begin(&there));
-    assert_ne!(one.is_empty(), other.is_empty(), "one of them has it: {one:?} {other:?}");
-    let winner = if one.is_empty() { here } else { there };
-    assert_eq!([one, other].concat(), std::slice::from_ref(&winner.record));
-    assert_eq!(begin(&winner).await, [], "its own");
-    assert_eq!(all_open(store).await, [winner]);
-    let end = ended(1, "a", OperationOutcome::Completed);
-    write(store, Vec::new(), vec![end.clone()]).await;
-    let late = OpenOperation { record: record(1, "b"), ..open(1, "b") };
-    assert_eq!(begin(&late).await, [end]);
-    assert_eq!(all_open(store).await, []);
+pub(super) async fn id_is_taken_by_one_operation(one: &dyn Store, other: &dyn Store) {
+    for number in 1..=RACES {
+        let at = |replica: &str| {
+            let mut open = open(number, "a");
+            open.record.received = Some(StageRecord { id: replica.to_owned(), time_ms: 1 });
+            open
+        };
+        let (here, there) = (at("replica-1"), at("replica-2"));
+        let (by_one, by_other) = tokio::join!(begin(one, &here), begin(other, &there));
+        assert_ne!(by_one.is_empty(), by_other.is_empty(), "one of them has it: {by_one:?} {by_other:?}");
+        let winner = if by_one.is_empty() { here } else { there };
+        assert_eq!([by_one, by_other].concat(), std::slice::from_ref(&winner.record));
+        assert_eq!(begin(one, &winner).await, [], "its own");
+        assert_eq!(all_open(other).await, [winner]);
+        let end = ended(number, "a", OperationOutcome::Completed);
+        write(one, Vec::new(), vec![end.clone()]).await;
+        assert_eq!(begin(other, &open(number, "b")).await, [end]);
+        assert_eq!(all_open(other).await, []);
+    }
 }
 
-pub(super) async fn operations_begin_change_and_end_in_one_transaction(store: &dyn Store) {
+pub(super) async fn id_whose_operation_ends_meanwhile_is_taken(one: &dyn Store, other: &dyn Store) {
+    for number in 1..=RACES {
+        begin(one, &open(number, "a")).await;
+        let end = ended(number, "a", OperationOutcome::Completed);
+        let mut late = open(number, "a");
+        late.record.received = None;
+        let ((), left_out) = tokio::join!(write(one, Vec::new(), vec![end.clone()]), begin(other, &late));
+        assert!(left_out == [record(number, "a")] || left_out == [end.clone()], "{left_out:?}");
+        assert_eq!(all_open(one).await, []);
+        assert_eq!(one.operation(&id(number)).await.expect("read"), Some(end));
+    }
+}
+
+pub(super) async fn operation_that_two_end_has_one_end(one: &dyn Store, other: &dyn Store) {
+    for number in 1..=RACES {
+        begin(one, &open(number, "a")).await;
+        let (end, by_hand) =
+            (ended(number, "a", OperationOutcome::Failed), ended(number, "a", OperationOutcome::Completed));
+        let ((), settled) =
+            tokio::join!(write(one, Vec::new(), vec![end.clone()]), other.settle_operation(&by_hand));
+        let kept = match settled.expect("written") {
+            HandSettlement::Settled => by_hand,
+            HandSettlement::AlreadySettled => end,
+            HandSettlement::NotFound => unreachable!("it is in one of the tables"),
+        };
+        assert_eq!(all_open(one).await, []);
+        assert_eq!(one.operation(&id(number)).await.expect("read"), Some(kept));
+    }
+}
+
+pub(super) async fn operations_begin_change_and_end_together(store: &dyn Store) {
     write(
         store,
         vec![open(1, "a"), open(2, "a"), open(3, "a")],
         vec![ended(4, "a", OperationOutcome::Failed)],
     )
     .await;
-    let of_others = |number: u32| OpenOperation { record: record(number, "b"), ..open(number, "b") };
-    let mut taken = of_others(3);
+    let mut taken = open(3, "b");
     taken.record.received = None;
     let sent = OpenOperation { state: OperationState::Sent, ..open(1, "a") };
-    let changes = OperationChanges {
-        begun: vec![taken, of_others(4), open(5, "a")],
-        open: vec![sent.clone()],
-        ends: vec![ended(2, "a", OperationOutcome::Completed)],
-    };
+    let changes = [
+        OperationChange::Begun(Box::new(taken)),
+        OperationChange::Begun(Box::new(open(4, "b"))),
+        OperationChange::Begun(Box::new(open(5, "a"))),
+        OperationChange::Open(Box::new(open(6, "a"))),
+        OperationChange::Sent(Box::new(sent.clone())),
+        OperationChange::Sent(Box::new(open(4, "a"))),
+        end(ended(2, "a", OperationOutcome::Completed)),
+    ];
     let mut left_out = store.write_operations(&changes).await.expect("written");
     left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
+    left_out.dedup();
     assert_eq!(left_out, [record(3, "a"), ended(4, "a", OperationOutcome::Failed)]);
-    assert_eq!(all_open(store).await, [sent, open(3, "a"), open(5, "a")]);
+    assert_eq!(all_open(store).await, [sent, open(3, "a"), open(5, "a"), open(6, "a")]);
 }
 
 pub(super) async fn first_end_of_an_operation_counts(store: &dyn Store) {
@@ -208,11 +267,11 @@ pub(super) async fn pages_are_newest_first_over_both_tables_and_by_account(store
     assert_eq!(page(store, None, u64::MAX, 4).await, ids(&[]));
 }
 
-pub(super) async fn thousand_operations_end_in_one_transaction(store: &dyn Store) {
+pub(super) async fn thousand_changes_are_one_transaction(store: &dyn Store) {
     write(store, (1..=1_000).map(|number| open(number, "a")).collect(), Vec::new()).await;
-    let ends = (1..=1_000).map(|number| ended(number, "a", OperationOutcome::Completed)).collect();
+    let ends = (2..=1_000).map(|number| ended(number, "a", OperationOutcome::Completed)).collect();
     write(store, vec![open(2_000, "a")], ends).await;
-    assert_eq!(all_open(store).await, [open(2_000, "a")]);
+    assert_eq!(all_open(store).await, [open(1, "a"), open(2_000, "a")]);
     assert_eq!(page(store, None, 0, 10_000).await.len(), 1_001);
 }
 
@@ -293,24 +352,25 @@ pub(super) async fn operation_that_has_ended_is_not_opened_again(store: &dyn Sto
     write(store, vec![open(1, "a")], vec![ended(2, "a", OperationOutcome::Unknown)]).await;
     // A person settles one while its replica goes on with it.
     let by_hand = ended(1, "a", OperationOutcome::Completed);
-    let goes_on = OperationChanges {
-        open: (1..=3).map(|number| open(number, "a")).collect(),
-        ..OperationChanges::default()
-    };
-    let (settled, written) = tokio::join!(store.settle_operation(&by_hand), store.write_operations(&goes_on));
+    let (settled, sent) = tokio::join!(store.settle_operation(&by_hand), send(store, vec![open(1, "a")]));
     assert_eq!(settled.expect("written"), HandSettlement::Settled);
-    written.expect("written");
-    assert_eq!(all_open(store).await, [open(3, "a")]);
-    let goes_on = OperationChanges { ends: vec![ended(4, "a", OperationOutcome::Completed)], ..goes_on };
-    let mut left_out = store.write_operations(&goes_on).await.expect("written");
+    sent.expect("written");
+    assert_eq!(all_open(store).await, []);
+    write(store, vec![open(3, "a")], Vec::new()).await;
+    let left_out = send(store, (1..=3).map(|number| open(number, "a")).collect()).await;
+    let mut left_out = left_out.expect("written");
     left_out.sort_by(|a, b| a.operation_id.cmp(&b.operation_id));
     assert_eq!(left_out, [by_hand.clone(), ended(2, "a", OperationOutcome::Unknown)], "with their ends");
     assert_eq!(all_open(store).await, [open(3, "a")]);
-    let still_open = OperationChanges { open: vec![open(3, "a")], ..OperationChanges::default() };
-    assert_eq!(store.write_operations(&still_open).await.expect("written"), []);
     write(store, Vec::new(), vec![ended(1, "a", OperationOutcome::Failed)]).await;
     assert_eq!(store.operation(&id(1)).await.expect("read"), Some(by_hand));
-    assert_eq!(page(store, None, 0, 10).await, [id(4), id(3), id(2), id(1)], "each in one table");
+    assert_eq!(page(store, None, 0, 10).await, [id(3), id(2), id(1)], "each in one table");
+}
+
+pub(super) async fn write_of_an_operation_without_a_row_is_refused(store: &dyn Store) {
+    let sent = send(store, vec![open(1, "a")]).await;
+    assert!(matches!(sent, Err(StoreError::Refused { .. })), "{sent:?}");
+    assert_eq!(all_open(store).await, []);
 }
 
 pub(super) async fn history_is_purged_by_age_in_chunks(store: &dyn Store) {
@@ -359,8 +419,7 @@ pub(super) async fn row_that_no_database_takes_is_refused(store: &dyn Store) {
         OperationRecord { account: "a\0".to_owned(), ..good() },
         OperationRecord { received: stage, ..good() },
     ] {
-        let ends = vec![good(), bad];
-        let written = store.write_operations(&OperationChanges { ends, ..OperationChanges::default() }).await;
+        let written = store.write_operations(&[end(good()), end(bad)]).await;
         assert!(matches!(written, Err(StoreError::Refused { .. })), "{written:?}");
     }
     assert_eq!(page(store, None, 0, 10).await, Vec::<String>::new());

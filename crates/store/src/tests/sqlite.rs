@@ -43,9 +43,18 @@ mod fence_contract {
 }
 
 mod operation_contract {
+    use std::sync::Arc;
+
     use super::*;
 
     crate::tests::operation_contract::contract_tests!(fresh());
+
+    /// Only one process can open the file, so there is one store.
+    async fn fresh() -> (Arc<dyn Store>, Arc<dyn Store>, TempDir) {
+        let home = DatabaseFolder::new();
+        let store: Arc<dyn Store> = Arc::new(home.open().await.expect("it opens"));
+        (Arc::clone(&store), store, home.folder)
+    }
 }
 
 mod cache_contract {

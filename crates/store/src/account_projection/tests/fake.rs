@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     AccountChanges, AccountStore, Assignment, AssignmentChanges, AssignmentStore, Fence, FenceStore,
-    ForeignRow, HandSettlement, Malformed, NamespaceList, NamespaceStore, OpenOperation, OperationChanges,
+    ForeignRow, HandSettlement, Malformed, NamespaceList, NamespaceStore, OpenOperation, OperationChange,
     OperationRecord, OperationStore, Overdue, RaiseOutcome, Store, StoreError, StoredAccounts, StoredFence,
     Term, TermStore, column_limits,
 };
@@ -197,7 +197,7 @@ impl TermStore for Fake {
 
 #[async_trait]
 impl OperationStore for Fake {
-    async fn write_operations(&self, _: &OperationChanges) -> Result<Vec<OperationRecord>, StoreError> {
+    async fn write_operations(&self, _: &[OperationChange]) -> Result<Vec<OperationRecord>, StoreError> {
         self.answers().map(|()| Vec::new())
     }
 
