@@ -14,6 +14,8 @@ mod listings;
 mod observe;
 mod owned_secrets;
 mod reconcile;
+#[cfg(test)]
+mod tests;
 mod transient_state;
 
 use std::sync::Arc;

@@ -160,7 +160,10 @@ fn stays_longer(one: Presence, other: Presence) -> bool {
 mod tests {
     use super::*;
     use crate::leases::{Replicas, Times};
+    use kubesvc_core::agent_resource::AgentSession;
     use kubesvc_core::lifecycle::{AgentProcess, Fact};
+    use kubesvc_core::report_outbox::{SessionReport, awaited};
+    use kubesvc_core::{KubesvcAccount, KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 
     fn fact(agent: &str, presence: Presence) -> SessionFact {
         SessionFact {
@@ -257,6 +260,44 @@ mod tests {
         let asked = asked.lock();
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[0].contains("z-0") && !asked[1].contains("labelSelector"), "{asked:?}");
+    }
+
+    #[tokio::test]
+    async fn credential_mismatch_at_another_replica_is_one_of_all_replicas() {
+        let (agents, accounts) = (Arc::new(AgentIndex::default()), Arc::new(AccountIndex::default()));
+        let replicas = Replicas::unknown(&"me".into(), Times::default());
+        replicas.now_are(&["other"]);
+        let account: KubesvcAccount = serde_json::from_value(serde_json::json!({
+            "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
+            "metadata": {"name": "a", "namespace": "ns", "uid": "uid-a", "generation": 1, "resourceVersion": "1"},
+            "spec": {"kubeconfig": {"secretRef": {"name": "a"}}},
+            "status": {"state": "ACTIVE", "epoch": 4, "grant": {"phase": "Open", "zone": "z", "generation": 1}},
+        }))
+        .expect("well-formed");
+        accounts.show(account.clone());
+        let said = SessionReport { credential_mismatch: true, ..SessionReport::default() };
+        let mismatch = awaited(&account, &"z".into(), said).expect("it is awaited").entry;
+        let (followed, known) = (Arc::clone(&agents), Arc::clone(&accounts));
+        let remote = Arc::new(RemoteSessions::new(&"me".into(), followed, known, replicas, Arc::default()));
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            http::Response::builder().body(kube::client::Body::empty())
+        });
+        let kube = KubeAccess::new(kube::Client::new(service, "ns"), "test");
+        let here = Arc::new(NoSessions);
+        let (followed, known) = (Arc::clone(&agents), Arc::clone(&remote));
+        let sessions = ClusterSessions::new(here, known, accounts, followed, kube, "ns");
+        for (version, outbox, expected) in [(1, vec![], false), (2, vec![mismatch], true), (3, vec![], false)]
+        {
+            let spec = KubesvcAgentSpec { agent_id: "one".into(), zone_id: "z".into(), approved: true };
+            let mut agent = KubesvcAgent::new("one-z", spec);
+            agent.metadata.resource_version = Some(format!("{version}"));
+            let session = AgentSession { id: "s".into(), replica: "other".into(), ..AgentSession::default() };
+            let (session, connected) = (Some(session), true);
+            agent.status = Some(KubesvcAgentStatus { session, connected, outbox, ..Default::default() });
+            agents.seen(agent);
+            remote.catch_up(&BTreeSet::from(["z".into()]));
+            assert_eq!(sessions.credential_mismatch("uid-a"), expected, "{version}");
+        }
     }
 
     #[test]

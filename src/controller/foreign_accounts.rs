@@ -38,7 +38,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     controller.context.tasks.drive(task, stop, |_: Vec<()>| check(controller)).await;
 }
 
-async fn check(controller: &Controller) -> AttemptOutcome {
+pub(super) async fn check(controller: &Controller) -> AttemptOutcome {
     let (accounts, told) = (&controller.context.accounts, &controller.foreign_accounts);
     let foreign = accounts.foreign();
     let uids: HashSet<_> = foreign.iter().map(|one| one.account.uid()).collect();

@@ -51,12 +51,17 @@ struct ExpiringTokens {
     expires: Option<(&'static str, Instant)>,
     /// The user who is suspended from then on.
     suspended: Option<(&'static str, Instant)>,
+    /// When nobody can be asked: from the first time until the second.
+    away: Option<(Instant, Instant)>,
 }
 
 #[async_trait]
 impl Access for ExpiringTokens {
     async fn authenticate(&self, caller: Caller<'_>) -> Result<Principal, AccessError> {
         let name = caller.headers[AUTHORIZATION].to_str().expect("a text");
+        if self.away.is_some_and(|(from, until)| Instant::now() >= from && Instant::now() < until) {
+            return Err(AccessError::Unavailable("nobody can be asked".to_owned()));
+        }
         match self.expires {
             Some((expired, at)) if expired == name && Instant::now() >= at => {
                 Err(AccessError::Unauthenticated("the token has expired".to_owned()))
@@ -237,6 +242,25 @@ async fn a_watch_whose_callers_groups_changed_is_cut_by_what_these_may() {
     let audited = scene.audit.lines();
     let ends = audited.iter().filter(|line| line["message"] == "stream-end");
     assert_eq!(ends.map(|line| &line["reason"]).collect::<Vec<_>>(), ["the user is suspended"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_outlasts_two_checks_that_nobody_answers_and_is_cut_at_the_third() {
+    for (minutes, cut_at) in [(2, None), (3, Some(240))] {
+        let began = Instant::now();
+        let from = began + Duration::from_secs(90);
+        let away = Some((from, from + Duration::from_secs(60) * minutes));
+        let tokens = ExpiringTokens { away, ..ExpiringTokens::default() };
+        let scene = Scene::new(tokens, ScriptedCluster::new(|_, _| unreachable!()));
+        let mut watch = scene.watch("alice").await;
+        assert!(watch.frame().await.expect("a line").is_ok(), "it is not cut");
+        let next = timeout(Duration::from_secs(3600), watch.frame()).await;
+        let cut = next.ok().map(|frame| frame.expect("it does not end as if it were whole").is_err());
+        assert_eq!(cut, cut_at.map(|_| true), "{minutes} minutes");
+        if let Some(seconds) = cut_at {
+            assert_eq!(began.elapsed().as_secs(), seconds, "at the third check in a row");
+        }
+    }
 }
 
 /// A cluster that gives an answer of this status for each permit.

@@ -359,6 +359,31 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
+    /// Refuses all lists of a write that has the account `bad`.
+    #[derive(Default)]
+    struct RefusingRows(Mutex<Vec<String>>);
+
+    #[async_trait]
+    impl NamespaceRows for RefusingRows {
+        async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+            if lists.iter().any(|list| list.uid == "bad") {
+                return Err(StoreError::refused("kubesvc_accounts row \"bad\"", "it is bad"));
+            }
+            self.0.lock().extend(lists.iter().map(|list| list.uid.clone()));
+            Ok(Vec::new())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_the_database_refuses_keeps_no_other_from_being_written() {
+        let (rows, mut missed) = (RefusingRows::default(), UnwrittenLists::default());
+        let list = |uid: &String| NamespaceList { uid: uid.clone(), namespaces: uids(&["one"]) };
+        let lists: Vec<_> = uids(&["a", "bad", "c"]).iter().map(list).collect();
+        put(&rows, &lists, &mut missed).await;
+        assert_eq!(*rows.0.lock(), ["a", "c"]);
+        assert_eq!((missed.rowless, missed.unavailable, missed.error), (uids(&["bad"]), uids(&[]), None));
+    }
+
     #[test]
     fn a_list_is_derived_again_when_the_spec_or_the_cached_objects_change() {
         let lists = NamespaceLists::default();

@@ -1,7 +1,10 @@
 //! Accounts without a zone: who is asked, and what the leader sees of the answers.
 
+use std::sync::Arc;
+
 use crate::connected_agents::ConnectedAgents;
 use crate::hub::tests::support::*;
+use crate::hub::zone_probes::prober::ZoneProber;
 use crate::secrets::{Credential, CredentialKind};
 use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{Offer, SessionFact};
@@ -167,6 +170,27 @@ async fn new_generation_is_probed_again_and_old_answers_do_not_count() {
     agent.offer(&old, true).await;
     agent.offer(&new, false).await;
     offer_of(&hub, "a", |fact| fact.offer == Some((2, no()))).await;
+}
+
+#[tokio::test]
+async fn answer_to_a_round_that_ended_a_moment_ago_takes_no_answer_of_the_new_round_away() {
+    let hub = hub_with("one").await;
+    let (mut east, mut west) = (agent_in(&hub, "e", "east").await, agent_in(&hub, "w", "west").await);
+    let old = east.asked().await;
+    west.asked().await;
+    let session = hub.hub.sessions.registry.of_id(&"e".into()).pop().expect("it is connected");
+    let mut prober = ZoneProber::new(Arc::clone(&hub.hub.zone_probes), session);
+    let mut changed = asking("one");
+    changed.metadata.generation = Some(2);
+    hub.accounts.show(changed);
+    // Its session has not looked at the account since then.
+    let late = ops::ProbeResult { account: old.account, ok: true, failure: None };
+    assert_eq!(prober.record_answer(late), Err(("late", "uid-one".to_owned())));
+    let (to_east, to_west) = (east.asked().await, west.asked().await);
+    west.offer(&to_west, true).await;
+    offer_of(&hub, "w", |fact| fact.offer == Some((2, Offer::Yes))).await;
+    east.offer(&to_east, false).await;
+    offer_of(&hub, "e", |fact| fact.offer == Some((2, no()))).await;
 }
 
 #[tokio::test]

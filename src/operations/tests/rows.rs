@@ -383,6 +383,26 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_dead_replica_left_open_waits_for_an_agent_that_is_away_and_for_a_busy_one() {
+    for passing in [
+        RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: false },
+        RequestError::NoAnswer { message: "ask again".into(), is_timeout: true },
+        RequestError::TooMany("requests".into()),
+    ] {
+        let dead = Replica::new(never());
+        let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
+        until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
+        let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
+        *leader.cluster.recalled.lock() = Some(Err(passing.clone()));
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        assert!(leader.rows.open.lock().contains_key(&id), "{passing}");
+        *leader.cluster.recalled.lock() = Some(Ok(200));
+        leader.operations.look_at_open_rows().await.expect("the database is there");
+        assert_eq!(leader.history(&id).await.outcome, OperationOutcome::Completed, "{passing}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_write_and_each_connection_that_is_settled_has_its_line_and_a_read_has_none() {
     let leader = Replica::over(never(), Arc::default(), "r-1");
     let left_open = |id: &str, verb, change: fn(&mut OpenOperation)| {

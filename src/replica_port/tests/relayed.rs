@@ -63,6 +63,8 @@ struct Agents {
     has_agent: AtomicBool,
     /// Whether an agent is expected back where there is none.
     is_expected: AtomicBool,
+    /// The epoch of the grant that the replica knows.
+    epoch: Mutex<GrantEpoch>,
     acts: Mutex<VecDeque<Act>>,
     had: Mutex<Vec<Had>>,
     recalls: Mutex<VecDeque<Result<(u16, Bytes), RecallFailure>>>,
@@ -76,6 +78,7 @@ impl Agents {
             name,
             has_agent: AtomicBool::new(has_agent),
             is_expected: AtomicBool::new(false),
+            epoch: Mutex::new(GrantEpoch(5)),
             acts: Mutex::default(),
             had: Mutex::default(),
             recalls: Mutex::default(),
@@ -108,7 +111,7 @@ impl Agents {
 impl ReplicaRequests for Agents {
     fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
         let (name, zone) = ("one".to_owned(), "z".into());
-        Ok(AccountGrant { name, zone, epoch: GrantEpoch(5), holders: Vec::new() })
+        Ok(AccountGrant { name, zone, epoch: *self.epoch.lock(), holders: Vec::new() })
     }
 
     fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
@@ -623,6 +626,44 @@ async fn the_replica_that_has_the_agent_reviews_the_rights_of_the_caller_and_wri
         .collect();
     let line = |message, code| (Some(message), Some("relayed"), Some("alice"), Some(code));
     assert_eq!(shown, [line("write", 201), line("refusal", 403), line("refusal", 400)]);
+}
+
+#[tokio::test]
+async fn each_right_that_a_relayed_request_needs_is_reviewed() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    let right = |verb: &str, subresource: &str| CallerRight {
+        verb: verb.to_owned(),
+        subresource: subresource.to_owned(),
+    };
+    let exec = || {
+        let rights = vec![right("get", "proxy"), right("create", "connect")];
+        let groups = vec!["team".to_owned()];
+        let caller = RequestCaller { name: "alice".into(), groups, rights, ..RequestCaller::default() };
+        AccountRequest { caller, class: RequestClass::Connect, ..get("/api/v1/namespaces/n/pods/p/exec") }
+    };
+    has.rights.allowed.lock().insert("get".to_owned());
+    let refused = router.send("uid", exec()).await.expect_err("it may only read");
+    assert!(matches!(refused, RequestError::Forbidden(_)), "{refused}");
+    assert!(has.agents.had.lock().is_empty());
+    has.rights.allowed.lock().insert("create".to_owned());
+    has.agents.act(Act::Answer(200, Vec::new()));
+    router.send("uid", exec()).await.expect("it has both rights");
+}
+
+#[tokio::test]
+async fn a_replica_that_knows_only_an_earlier_grant_takes_no_relayed_request() {
+    let has = other("has", true).await;
+    let (router, here) = router_of(&[("has", &has)]);
+    for (known, is_taken) in [(4, false), (5, true), (6, true)] {
+        assert_eq!(*here.epoch.lock(), GrantEpoch(5));
+        *has.agents.epoch.lock() = GrantEpoch(known);
+        has.agents.act(Act::Answer(201, Vec::new()));
+        let sent = router.send("uid", post()).await;
+        assert_eq!(sent.is_ok(), is_taken, "{known}: {sent:?}");
+        assert_eq!(has.agents.had.lock().drain(..).count(), usize::from(is_taken), "{known}");
+        has.agents.acts.lock().clear();
+    }
 }
 
 #[tokio::test]

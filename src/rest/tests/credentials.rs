@@ -174,6 +174,25 @@ async fn a_put_to_an_account_that_goes_meanwhile_leaves_no_secret() {
 }
 
 #[tokio::test]
+async fn an_account_that_another_client_changes_meanwhile_is_judged_again() {
+    let rest = Rest::new();
+    let file = json!({"name": "prod", "kubeconfigFile": "/opt/armory/k"});
+    assert_eq!(rest.call("POST", DYNAMIC, file).await.status, 202);
+    let mut patch = rest.api.hold("PATCH", ACCOUNT);
+    let put = rest.begin("PUT", json!({"name": "prod", "kubeconfigFile": "/opt/armory/other"}));
+    patch.reached().await;
+    let mut managed = rest.api.get(ACCOUNT).expect("it was created");
+    managed["metadata"]["resourceVersion"] = json!("99");
+    managed["metadata"]["annotations"] = json!({"argocd.argoproj.io/tracking-id": "accounts:kubesvc.io/x"});
+    rest.api.put("/apis/kubesvc.io/v1alpha1/namespaces/ns/kubesvcaccounts/prod", managed.clone());
+    patch.go();
+    let put = put.await.expect("no panic");
+    assert_eq!(put.status, 409, "{}", put.text);
+    assert!(put.message(DYNAMIC).contains("managed by Argo CD application accounts"), "{}", put.text);
+    assert_eq!(rest.api.get(ACCOUNT), Some(managed));
+}
+
+#[tokio::test]
 async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post() {
     let rest = Rest::new();
     let (post, owner) = rest.post_until_its_last_step().await;

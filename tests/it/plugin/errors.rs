@@ -71,6 +71,15 @@ async fn missing_permission_is_named() {
 }
 
 #[tokio::test]
+async fn what_the_caller_may_not_list_is_not_taken_for_removed() {
+    let api = ScriptedApi::with_accounts([]).await;
+    api.refuse("/apis/apps/v1/", 403, "deployments is forbidden");
+    let said = api.shown(&["uninstall", "--dry-run"]).await;
+    assert!(said.contains("deployments: deployments is forbidden (403)"), "{said}");
+    assert!(said.contains("statefulsets: deployments is forbidden (403)"), "{said}");
+}
+
+#[tokio::test]
 async fn missing_crds_are_reported_with_how_to_install_them() {
     let api = ScriptedApi::without_kinds().await;
     for arguments in [&["list"][..], &["why", "prod"], &["agents"], &["wait", "--all"]] {

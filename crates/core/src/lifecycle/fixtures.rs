@@ -7,15 +7,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, LifecyclePolicy, Observation,
-    Offer, Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
+    Offer, Presence, Rival, RowFact, SessionEnding, SessionFact, Tick, decide,
 };
 use crate::conditions::{self, ConditionSummary};
 use crate::failure::{Failure, FailureClass};
 use crate::spec::{KubeconfigSource, SecretKeyReference};
 use crate::{
     CachingAssignment, CachingEpoch, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantEpoch,
-    GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL,
-    RETRY_ANNOTATION, State,
+    GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, NameHolder, ORIGIN_AGENT,
+    ORIGIN_LABEL, RETRY_ANNOTATION, State,
 };
 
 mod world;
@@ -370,6 +370,7 @@ pub(super) struct ObservationFixture {
     row: RowFact,
     sessions: Vec<SessionFact>,
     sessions_are_read: bool,
+    rival: Option<Rival>,
 }
 
 /// Begins an observation of an account.
@@ -385,6 +386,7 @@ pub(super) fn seen(account: KubesvcAccount) -> ObservationFixture {
         row: RowFact::Present,
         sessions: Vec::new(),
         sessions_are_read: true,
+        rival: None,
     }
 }
 
@@ -433,6 +435,13 @@ impl ObservationFixture {
         self
     }
 
+    /// Another object has the account name.
+    pub(super) fn taken_by(mut self, namespace: &str, name: &str) -> Self {
+        let object = NameHolder { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.rival = Some(Rival { object, is_static: false });
+        self
+    }
+
     pub(super) fn cleaning_unused_accounts(mut self) -> Self {
         self.policy.clean_unused_accounts = true;
         self
@@ -459,7 +468,7 @@ impl ObservationFixture {
             sessions: &self.sessions,
             sessions_are_read: self.sessions_are_read,
             backlog_since: None,
-            rival: None,
+            rival: self.rival.as_ref(),
             listed_by: Fact::Known(None),
             name_is_held: false,
             left_out_written: None,

@@ -74,6 +74,14 @@ fn an_active_object_that_turns_out_younger_gives_up_its_grant_and_its_row() {
 }
 
 #[test]
+fn a_younger_object_lets_go_only_after_the_sessions_were_read_themselves() {
+    let revoking = account("a").in_state(State::Failed).granted(GrantPhase::Revoking, "east", 2).finalized();
+    let quiet = || seen(revoking.clone()).taken_by("other", "a").with(session("agent-1", "east").dropped(2));
+    assert_eq!(quiet().written().phase(), GrantPhase::None);
+    assert_eq!(quiet().seen_by_a_watch_alone().decide(), Action::ReadSessions.into());
+}
+
+#[test]
 fn a_static_object_gives_its_name_up_to_a_declared_one() {
     let mut world = World::of(account("b").static_in("east"));
     world.connect("agent-1", "east").list("agent-1", true).say("agent-1", held());
