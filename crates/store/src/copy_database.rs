@@ -170,12 +170,7 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Result<ForeignTableRow, sqlx::Error> {
 #[async_trait]
 impl<D: Dialect> ForeignRowStore for SqlStore<D> {
     async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError> {
-        self.read(async |session| {
-            let mut held = Vec::new();
-            session.each(Statement::new(&select::<D>()), |row| held.push(read::<D>(row))).await?;
-            held.into_iter().collect::<Result<_, _>>().map_err(D::classify)
-        })
-        .await
+        self.read(async |session| session.all(Statement::new(&select::<D>()), read::<D>).await).await
     }
 
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError> {
