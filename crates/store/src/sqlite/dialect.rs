@@ -20,7 +20,7 @@ use kubesvc_core::account_row::AccountRow;
 impl Dialect for Sqlite {
     type Database = Db;
 
-    const NAME: &'static str = "SQLite";
+    const NAME: &'static str = "the SQLite file";
     const COLUMNS_OF: &'static str = "SELECT name FROM pragma_table_info(?)";
     const KEYS_OF: &'static str = "SELECT i.name, c.name FROM pragma_index_list(?) i, pragma_index_info(i.name) c \
                                    WHERE i.\"unique\" ORDER BY 1";
@@ -52,12 +52,16 @@ impl Dialect for Sqlite {
     }
 
     fn classify(error: sqlx::Error) -> StoreError {
+        let fault = Self::fault(&error);
         match primary_code(&error) {
+            _ if fault == Fault::Busy => {
+                StoreError::of_fault(fault, "another connection has the SQLite file locked", Some(error))
+            }
             Some(11 | 26) => StoreError::Unfit(format!(
                 "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
                  -shm; kubesvc makes its accounts anew from the objects"
             )),
-            _ => StoreError::of(Self::NAME, Self::fault(&error), error),
+            _ => StoreError::of(Self::NAME, fault, error),
         }
     }
 

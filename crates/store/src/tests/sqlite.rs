@@ -313,7 +313,7 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
     let error = store.put_accounts(&[row("one", "uid-1")]).await.expect_err("locked");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     let said = error.in_full();
-    assert!(said.contains("a conflict with another SQLite transaction"), "{said}");
+    assert!(said.contains("has the SQLite file locked"), "{said}");
     assert_eq!(said.matches("database is locked").count(), 1, "{said}");
     assert_eq!(rows(&store).await, [], "reading goes on");
     hand.execute("COMMIT").await.expect("free");
