@@ -55,17 +55,13 @@ pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
     RegistrationError, SessionRef,
 };
-pub use caching::{
-    BodyFormat, CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows,
-};
+pub use caching::{BodyFormat, CachePorts, CachingRuleSource, CachingSettings, RowMapper};
 pub use metrics::{HubMetrics, ReasonLabel};
 pub use settings::{
     AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
     StaticAccountSettings,
 };
-pub use table_writers::assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
-pub use table_writers::fences::{FenceRows, StoredFences};
-pub use table_writers::namespaces::{NamespaceRows, StoredNamespaces};
+pub use table_writers::assignments::AssignmentChecks;
 
 use crate::connected_agents::{LeaderClock, ReplicaRequests};
 use crate::informers::{AccountIndex, AgentIndex};
@@ -81,6 +77,7 @@ use context::{CredentialReader, HubContext};
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::listen::connection_limits::LogRateLimit;
 use kubesvc_runtime::work_queue::WorkQueue;
+use kubesvc_store::{AssignmentStore, FenceStore, NamespaceStore};
 use requests::Requests;
 use sessions::events::{LeaderWakes, SessionEvents, SessionSubscriber};
 use sessions::session::session_loop::SessionParts;
@@ -133,11 +130,11 @@ pub struct HubPorts {
     /// Index of KubesvcAgents.
     pub agent_index: Arc<AgentIndex>,
     /// The rows of `kubesvc_assignments`.
-    pub assignment_rows: Arc<dyn AssignmentRows>,
+    pub assignment_rows: Arc<dyn AssignmentStore>,
     /// The fences in `kubesvc_caching`.
-    pub fence_rows: Arc<dyn FenceRows>,
+    pub fence_rows: Arc<dyn FenceStore>,
     /// The lists of namespaces in the rows of accounts.
-    pub namespace_rows: Arc<dyn NamespaceRows>,
+    pub namespace_rows: Arc<dyn NamespaceStore>,
     /// The tables of cached objects; absent: agents are not asked to stream any.
     pub cache: Option<CachePorts>,
     /// The leader's clock.

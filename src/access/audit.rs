@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::Method;
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::Principal;
 use kubesvc_core::requests::target::RequestPath;
@@ -28,10 +28,11 @@ const STRANGER_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_STRANGERS: usize = 1024;
 
 /// What happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditEvent {
     /// A write has ended.
+    #[default]
     Write,
     /// A watch, a followed log or an upgraded connection has begun.
     StreamBegin,
@@ -42,157 +43,113 @@ pub enum AuditEvent {
 }
 
 /// One line. What is `None` or empty is left out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AuditLine<'a> {
     /// What happened.
+    #[serde(skip)]
     pub event: AuditEvent,
     /// Id of the request; the account's API server has it as Audit-ID.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub request_id: &'a str,
     /// Id of the operation that it belongs to.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub operation_id: &'a str,
     /// Who called.
+    #[serde(flatten, serialize_with = "write_principal")]
     pub principal: Option<&'a Principal>,
     /// Who an authenticated caller says it acts for: `X-SPINNAKER-USER`.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub claimed: &'a str,
     /// Address of a caller that is not authenticated.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub address: &'a str,
     /// How many such refusals the line stands for; `None`: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Name of the account.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub account: &'a str,
     /// Uid of the account.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub uid: &'a str,
     /// The agent that was asked.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub agent: &'a str,
     /// Verb of Kubernetes, or of an operation.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub verb: &'a str,
     /// Kind of the object: plural and group, with its subresource.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub resource: &'a str,
     /// Namespace of the object.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub namespace: &'a str,
     /// Name of the object.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub name: &'a str,
     /// Status that the caller got.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<u16>,
     /// Bytes of the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Time from the call to its end.
+    #[serde(rename = "ms", skip_serializing_if = "Option::is_none", serialize_with = "write_milliseconds")]
     pub duration: Option<Duration>,
     /// Why it was refused, or how it ended.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub reason: &'a str,
 }
 
 impl<'a> AuditLine<'a> {
     /// A line with nothing but what happened in which request.
     pub fn new(event: AuditEvent, request_id: &'a str) -> Self {
-        Self {
-            event,
-            request_id,
-            operation_id: "",
-            principal: None,
-            claimed: "",
-            address: "",
-            count: None,
-            account: "",
-            uid: "",
-            agent: "",
-            verb: "",
-            resource: "",
-            namespace: "",
-            name: "",
-            code: None,
-            bytes: None,
-            duration: None,
-            reason: "",
-        }
+        Self { event, request_id, ..Self::default() }
     }
 }
 
 /// The line as it is written.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct WrittenLine {
+struct WrittenLine<'a> {
     timestamp: String,
     level: &'static str,
     target: &'static str,
     message: AuditEvent,
     program: &'static str,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    request_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    operation_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    principal: String,
+    #[serde(flatten)]
+    line: &'a AuditLine<'a>,
+}
+
+/// The fields of a principal as they are written.
+#[derive(Serialize)]
+struct WrittenPrincipal<'a> {
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
+    principal: &'a str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    groups: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    via: Option<&'static str>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    claimed: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    address: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    count: Option<u64>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    account: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    uid: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    agent: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    verb: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    resource: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    namespace: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ms: Option<u64>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    reason: String,
+    groups: Vec<&'a str>,
+    via: &'static str,
 }
 
-impl WrittenLine {
-    fn of(line: &AuditLine<'_>, timestamp: String) -> Self {
-        let principal = line.principal;
-        Self {
-            timestamp,
-            level: "INFO",
-            target: "audit",
-            message: line.event,
-            program: "kubesvc-operator",
-            request_id: cut(line.request_id),
-            operation_id: cut(line.operation_id),
-            principal: principal.map(|principal| cut(&principal.name)).unwrap_or_default(),
-            groups: principal
-                .map(|principal| principal.groups.iter().take(MAX_GROUPS).map(|group| cut(group)).collect())
-                .unwrap_or_default(),
-            via: principal.map(|principal| principal.via.as_str()),
-            claimed: cut(line.claimed),
-            address: cut(line.address),
-            count: line.count,
-            account: cut(line.account),
-            uid: cut(line.uid),
-            agent: cut(line.agent),
-            verb: cut(line.verb),
-            resource: cut(line.resource),
-            namespace: cut(line.namespace),
-            name: cut(line.name),
-            code: line.code,
-            bytes: line.bytes,
-            ms: line.duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
-            reason: cut(line.reason),
-        }
-    }
+fn write_principal<S: Serializer>(principal: &Option<&Principal>, serializer: S) -> Result<S::Ok, S::Error> {
+    let written = principal.map(|principal| WrittenPrincipal {
+        principal: &principal.name,
+        groups: principal.groups.iter().take(MAX_GROUPS).map(|group| shortened(group)).collect(),
+        via: principal.via.as_str(),
+    });
+    written.serialize(serializer)
 }
 
-fn cut(text: &str) -> String {
-    text.chars().take(MAX_TEXT).collect()
+fn write_milliseconds<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
+}
+
+fn cut<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(shortened(text))
+}
+
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(MAX_TEXT).map_or(text, |(end, _)| &text[..end])
 }
 
 /// What lines about callers that are not authenticated are counted by.
@@ -287,8 +244,15 @@ impl AuditLog {
 
     /// Writes a line. One that cannot be written is lost, as a line of the log would be.
     pub fn write(&self, line: &AuditLine<'_>) {
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
-        if let Ok(mut text) = serde_json::to_vec(&WrittenLine::of(line, now)) {
+        let written = WrittenLine {
+            timestamp: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
+            level: "INFO",
+            target: "audit",
+            message: line.event,
+            program: "kubesvc-operator",
+            line,
+        };
+        if let Ok(mut text) = serde_json::to_vec(&written) {
             text.push(b'\n');
             let mut writer = self.writer.lock();
             let _ = writer.write_all(&text).and_then(|()| writer.flush());

@@ -8,11 +8,10 @@
 //! | [`stream_delivery`], [`account_receiver`] | what to do with Begin, Batch and End; pure |
 //! | [`scopes`], [`batch_check`], [`resume`], [`basis`] | declared scopes, bounds of a batch, answers; pure |
 //! | [`credit_pool`] | uncommitted bytes of each stream, and loans; pure |
-//! | [`database_retries`] | when a request to the database that failed is repeated |
 //! | [`outbox`] | frames that wait to be sent; pure |
 //! | [`transaction_batching`] | queues of a writer shard, and its transactions; pure |
 //! | [`row_mapping`] | the port that names rows, and the decoding of bodies; no I/O |
-//! | [`writer`] | the writer shards: decode, commit, retry |
+//! | [`writer`] | the writer shards: decode, commit, retry; when a request to the database is repeated |
 //! | [`metrics`] | `kubesvc_cache_*` |
 //!
 //! A stream is bound to the session that its first frame names, and ends with it. Its loop always reads: credit bounds
@@ -23,7 +22,6 @@ mod account_receiver;
 mod basis;
 mod batch_check;
 mod credit_pool;
-mod database_retries;
 #[cfg(test)]
 mod delivery_model;
 mod metrics;
@@ -54,7 +52,6 @@ use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use credit_pool::{CreditPool, StreamId};
-use database_retries::DatabaseRetries;
 use kubesvc_core::wire::events::{CacheDown, CacheUp};
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_core::{KubesvcAccount, SessionId};
@@ -62,9 +59,11 @@ use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_store::{CacheStore, FenceCheck, StoreError};
 use metrics::CacheMetrics;
 use transaction_batching::{LaneId, shard_of};
-use writer::Shard;
+use writer::{DatabaseRetries, Shard};
 
-pub use row_mapping::{BodyFormat, MappingError, RowMapper, ScopeRows};
+#[cfg(test)]
+pub(crate) use row_mapping::object_row;
+pub use row_mapping::{BodyFormat, RowMapper};
 
 /// Time limit for one request to the database.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

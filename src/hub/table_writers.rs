@@ -19,10 +19,10 @@ use std::time::Duration;
 
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
-use assignments::{AssignmentRows, DirtyAssignments};
-use fences::{DirtyFences, FenceRows};
-use kubesvc_store::{CacheStore, StoreError};
-use namespaces::{NamespaceLists, NamespaceRows};
+use assignments::DirtyAssignments;
+use fences::DirtyFences;
+use kubesvc_store::{AssignmentStore, CacheStore, FenceStore, NamespaceStore, StoreError};
+use namespaces::NamespaceLists;
 
 /// Time limit for one request to the database.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,9 +46,9 @@ pub(super) struct TableWakes {
 
 /// Row ports, by table family.
 pub(super) struct TableRows {
-    pub(super) assignments: Arc<dyn AssignmentRows>,
-    pub(super) fences: Arc<dyn FenceRows>,
-    pub(super) namespaces: Arc<dyn NamespaceRows>,
+    pub(super) assignments: Arc<dyn AssignmentStore>,
+    pub(super) fences: Arc<dyn FenceStore>,
+    pub(super) namespaces: Arc<dyn NamespaceStore>,
     /// The tables of cached objects, if there are any.
     pub(super) cache: Option<Arc<dyn CacheStore>>,
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::settings::CacheSettings;
-use crate::hub::{CachingRuleSource, MappingError, RowMapper, ScopeRows};
+use crate::hub::{CachingRuleSource, RowMapper};
 use crate::informers::AccountIndex;
 use crate::rest::AccountDefaults;
 use kubesvc_core::KubesvcAccount;
@@ -12,9 +12,7 @@ use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::object_row::{RowError, RowNaming};
 use kubesvc_core::cache::rules::{AccountRules, DEFAULT_AUDIT_MS, OperatorRules, to_wire};
 use kubesvc_core::wire::common::Scope;
-use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
-use kubesvc_store::{ObjectBody, ObjectRow};
 
 /// Rows and rules by the operator's settings and the accounts' specs.
 pub(super) struct CachingAdapter {
@@ -35,7 +33,7 @@ impl CachingAdapter {
 }
 
 impl RowMapper for CachingAdapter {
-    fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError> {
+    fn naming(&self, account: &str, scope: &Scope) -> Result<RowNaming, RowError> {
         // The classes are those of the last spec seen. Rules made of a later one have another mapping, by which the
         // agent declares the scope anew under another shape.
         let of_name = self.accounts.by_account_name(account);
@@ -43,8 +41,7 @@ impl RowMapper for CachingAdapter {
             Some(account) => self.classes(account),
             None => self.defaults.classes(account, &[]),
         };
-        let naming = RowNaming::new(account, scope, &classes).map_err(|why| unnamed(&why))?;
-        Ok(Arc::new(NamedRows(naming)))
+        RowNaming::new(account, scope, &classes)
     }
 }
 
@@ -57,46 +54,14 @@ impl CachingRuleSource for CachingAdapter {
     }
 }
 
-/// The rows of one scope.
-struct NamedRows(RowNaming);
-
-impl ScopeRows for NamedRows {
-    fn cached_kind(&self) -> &str {
-        self.0.kind()
-    }
-
-    fn id(&self, namespace: &str, name: &str) -> Result<String, MappingError> {
-        self.0.id(namespace, name).map_err(|why| unnamed(&why))
-    }
-
-    fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError> {
-        let named = self.0.object_row(event).map_err(|why| unnamed(&why))?;
-        Ok(ObjectRow {
-            relations: named.relations.relations,
-            id: named.id,
-            kind: named.kind,
-            application: named.application,
-            namespace: named.namespace,
-            name: named.name,
-            api_version: Some(named.api_version),
-            uid: named.uid,
-            resource_version: named.resource_version,
-            body_hash: named.body_hash,
-            body,
-        })
-    }
-}
-
-fn unnamed(why: &RowError) -> MappingError {
-    MappingError(why.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::operator::settings;
     use kubesvc_core::KubesvcAccountSpec;
+    use kubesvc_core::cache::object_row::NamedObject;
     use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
+    use kubesvc_core::wire::events::Event;
     use kubesvc_runtime::config::UnknownKeys;
 
     fn rows(accounts: &[KubesvcAccount]) -> Arc<CachingAdapter> {
@@ -130,32 +95,33 @@ mod tests {
         }
     }
 
-    fn row(rows: &CachingAdapter, scope: &Scope) -> ObjectRow {
-        let rows = rows.scope("one", scope).expect("the scope has rows");
-        rows.row(&event(), ObjectBody::Text("{}".into())).expect("the event has a row")
+    fn row(rows: &CachingAdapter, scope: &Scope) -> NamedObject {
+        let rows = rows.naming("one", scope).expect("the scope has rows");
+        rows.object_row(&event()).expect("the event has a row")
     }
 
     #[test]
     fn an_event_becomes_a_row_with_its_names_and_relations() {
         let rows = rows(&[]);
         let row = row(&rows, &scope("apps", "ReplicaSet"));
-        assert_eq!((row.kind.as_str(), row.api_version.as_deref()), ("replicaSet", Some("apps/v1")));
+        assert_eq!((row.kind.as_str(), row.api_version.as_str()), ("replicaSet", "apps/v1"));
         assert_eq!((row.application.as_deref(), row.resource_version.as_str()), (Some("shop"), "7"));
-        let types: Vec<_> = row.relations.iter().map(|relation| relation.to_type.as_str()).collect();
+        let types: Vec<_> =
+            row.relations.relations.iter().map(|relation| relation.to_type.as_str()).collect();
         assert!(types.contains(&"applications"), "{types:?}");
-        let named = rows.scope("one", &scope("apps", "ReplicaSet")).expect("the scope has rows");
-        assert_eq!(named.cached_kind(), "replicaSet");
+        let named = rows.naming("one", &scope("apps", "ReplicaSet")).expect("the scope has rows");
+        assert_eq!(named.kind(), "replicaSet");
         assert_eq!(named.id("default", "shop-v001").as_deref(), Ok(row.id.as_str()));
     }
 
     #[test]
     fn what_has_no_row_says_why() {
         let rows = rows(&[]);
-        let refused = rows.scope("one", &scope("apps", "")).map(drop).expect_err("it has no kind");
-        assert!(refused.0.contains("kind"), "{refused}");
-        let named = rows.scope("one", &scope("", "Pod")).expect("the scope has rows");
+        let refused = rows.naming("one", &scope("apps", "")).expect_err("it has no kind");
+        assert!(refused.to_string().contains("kind"), "{refused}");
+        let named = rows.naming("one", &scope("", "Pod")).expect("the scope has rows");
         let unnamed = Event { name: String::new(), ..event() };
-        assert!(named.row(&unnamed, ObjectBody::Omitted).is_err());
+        assert!(named.object_row(&unnamed).is_err());
         assert!(named.id("default", "").is_err());
     }
 
@@ -170,7 +136,10 @@ mod tests {
         let (plain, custom) = (account(KubesvcAccountSpec::default()), account(spec));
         let of = |account: &KubesvcAccount| {
             let rows = rows(std::slice::from_ref(account));
-            (row(&rows, &scope("argoproj.io", "Rollout")).relations.len(), rows.rules(account).mapping)
+            (
+                row(&rows, &scope("argoproj.io", "Rollout")).relations.relations.len(),
+                rows.rules(account).mapping,
+            )
         };
         let ((few, before), (more, after)) = (of(&plain), of(&custom));
         assert!(more > few, "its application and cluster");

@@ -31,9 +31,7 @@ use crate::access::{AccessMode, KubeAccessReviews};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::gateway::GatewayPorts;
-use crate::hub::{
-    CachePorts, Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces,
-};
+use crate::hub::{CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
@@ -380,16 +378,15 @@ impl Assembly<'_> {
         credentials: &WatchedCredentials,
         leases: &ReplicaLeases,
     ) -> HubPorts {
-        let replica_id = &self.location.replica_id;
         HubPorts {
             accounts: Arc::clone(&self.accounts),
             account_objects: Arc::new(kube.clone()),
             credentials: Arc::clone(&credentials.source),
             agents: Arc::new(agents),
             agent_index: Arc::clone(&self.agents),
-            assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&self.store), replica_id)),
-            fence_rows: Arc::new(StoredFences(Arc::clone(&self.store))),
-            namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&self.store))),
+            assignment_rows: self.store.clone(),
+            fence_rows: self.store.clone(),
+            namespace_rows: self.store.clone(),
             cache: Some(self.cache_ports()),
             ticks: Arc::clone(&self.ticks),
             leader: Arc::clone(&self.wakes),

@@ -68,7 +68,7 @@ pub struct OutboxEntry {
     pub reason: Option<String>,
     /// Cluster that the agent reached.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub identity: Option<OutboxIdentity>,
+    pub identity: Option<ClusterIdentity>,
     /// Generation of the spec that an offer is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
@@ -76,28 +76,6 @@ pub struct OutboxEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub round: Option<String>,
-}
-
-/// The cluster that an agent reached.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", default)]
-pub struct OutboxIdentity {
-    /// UID of the kube-system namespace; empty if the agent may not read it.
-    pub cluster_uid: String,
-    /// SHA-256 of the keys that verify service account tokens; empty if the agent may not read them.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub token_keys_digest: String,
-    /// SHA-256 of the public key of the pinned certificate authority that verified the server; empty if none did.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub authority_key_digest: String,
-    /// URL of the API server.
-    pub host: String,
-    /// SHA-256 of the served certificate.
-    pub cert_fingerprint: String,
-    /// Version of the API server.
-    pub version: String,
-    /// Number of namespaces that the agent saw.
-    pub namespaces_count: u32,
 }
 
 /// What one session has reported about one account.
@@ -202,7 +180,8 @@ impl OutboxEntry {
                     Some(failure) => Self::failed(uid, epoch, failure),
                     None => Self::new(uid, epoch, OutboxResult::Held),
                 };
-                Self { result: OutboxResult::Held, identity: Some(OutboxIdentity::of(identity)), ..held }
+                let identity = ClusterIdentity { refused: None, ..identity.clone() };
+                Self { result: OutboxResult::Held, identity: Some(identity), ..held }
             }
             AgentReport::Failed(failure) => Self::failed(uid, epoch, failure),
             AgentReport::Lost(failure) => {
@@ -256,7 +235,7 @@ impl OutboxEntry {
         let report = match self.result {
             OutboxResult::Held => {
                 let refused = self.class.is_some().then(|| self.failure());
-                AgentReport::Held(ClusterIdentity { refused, ..self.identity.as_ref()?.read() })
+                AgentReport::Held(ClusterIdentity { refused, ..self.identity.clone()? })
             }
             OutboxResult::Failed if self.reason.is_none() && self.is_credential_mismatch().is_some() => {
                 return None;
@@ -324,33 +303,6 @@ impl OutboxEntry {
                 + one.version.len()
         });
         ENTRY_BYTES + self.uid.len() + self.reason.as_ref().map_or(0, String::len) + identity
-    }
-}
-
-impl OutboxIdentity {
-    fn of(identity: &ClusterIdentity) -> Self {
-        Self {
-            cluster_uid: identity.cluster_uid.clone(),
-            token_keys_digest: identity.token_keys_digest.clone(),
-            authority_key_digest: identity.authority_key_digest.clone(),
-            host: identity.host.clone(),
-            cert_fingerprint: identity.cert_fingerprint.clone(),
-            version: identity.version.clone(),
-            namespaces_count: identity.namespaces_count,
-        }
-    }
-
-    fn read(&self) -> ClusterIdentity {
-        ClusterIdentity {
-            cluster_uid: self.cluster_uid.clone(),
-            token_keys_digest: self.token_keys_digest.clone(),
-            authority_key_digest: self.authority_key_digest.clone(),
-            host: self.host.clone(),
-            cert_fingerprint: self.cert_fingerprint.clone(),
-            version: self.version.clone(),
-            namespaces_count: self.namespaces_count,
-            refused: None,
-        }
     }
 }
 

@@ -32,29 +32,40 @@ use super::{DesiredState, KubesvcAccount, KubesvcAccountSpec};
 /// The account as Clouddriver's account management defines it, without credentials.
 pub fn definition(account: &KubesvcAccount) -> Value {
     let spec = &account.spec;
-    let mut fields = Map::new();
-    fields.insert("type".to_owned(), json!("kubernetes"));
-    fields.insert("name".to_owned(), json!(account.account_name()));
-    put_source(&mut fields, &spec.kubeconfig);
-    put(&mut fields, "context", spec.context.as_ref());
-    put(&mut fields, "environment", spec.environment.as_ref());
-    put(&mut fields, "accountType", spec.account_type.as_ref());
-    put(&mut fields, "insecure", spec.insecure.as_ref());
-    put(&mut fields, "onlyNamespacedResources", spec.only_namespaced_resources.as_ref());
-    put(&mut fields, "onlySpinnakerManaged", spec.only_spinnaker_managed.as_ref());
-    put(&mut fields, "metrics", spec.metrics.as_ref());
-    put(&mut fields, "noProxy", spec.no_proxy.as_ref());
-    put(&mut fields, "maxResumableResourceAgeMs", spec.max_resumable_resource_age_ms.as_ref());
-    put_list(&mut fields, "namespaces", &spec.namespaces);
-    put_list(&mut fields, "omitNamespaces", &spec.omit_namespaces);
-    put_list(&mut fields, "kinds", &spec.kinds);
-    put_list(&mut fields, "omitKinds", &spec.omit_kinds);
-    put_list(&mut fields, "customResourceDefinitions", &spec.custom_resource_definitions);
-    put_list(&mut fields, "customResources", &spec.custom_resources);
-    if !spec.permissions.is_empty() {
-        fields.insert("permissions".to_owned(), json!(spec.permissions));
+    let fields = json!({
+        "type": "kubernetes",
+        "name": account.account_name(),
+        "kubeconfigFile": kubeconfig_file(&spec.kubeconfig),
+        "serviceAccount": spec.kubeconfig.service_account.filter(|is_own| *is_own),
+        "context": spec.context,
+        "environment": spec.environment,
+        "accountType": spec.account_type,
+        "insecure": spec.insecure,
+        "onlyNamespacedResources": spec.only_namespaced_resources,
+        "onlySpinnakerManaged": spec.only_spinnaker_managed,
+        "metrics": spec.metrics,
+        "noProxy": spec.no_proxy,
+        "maxResumableResourceAgeMs": spec.max_resumable_resource_age_ms,
+        "namespaces": spec.namespaces,
+        "omitNamespaces": spec.omit_namespaces,
+        "kinds": spec.kinds,
+        "omitKinds": spec.omit_kinds,
+        "customResourceDefinitions": spec.custom_resource_definitions,
+        "customResources": spec.custom_resources,
+        "permissions": spec.permissions,
+    });
+    match fields {
+        Value::Object(fields) => fields.into_iter().filter(|(_, value)| !is_empty(value)).collect(),
+        other => other,
     }
-    Value::Object(fields)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        value => value.is_null(),
+    }
 }
 
 /// Content of the vendor's column `props`.
@@ -66,25 +77,6 @@ pub fn props(account: &KubesvcAccount) -> Value {
 pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<Cow<'_, str>> {
     let path = source.file.as_deref().map(Cow::Borrowed);
     path.or_else(|| secret_reference::shown(source.reference.as_deref()?))
-}
-
-fn put_source(fields: &mut Map<String, Value>, source: &KubeconfigSource) {
-    put(fields, "kubeconfigFile", kubeconfig_file(source).as_ref());
-    if source.service_account == Some(true) {
-        fields.insert("serviceAccount".to_owned(), json!(true));
-    }
-}
-
-fn put<T: serde::Serialize>(fields: &mut Map<String, Value>, key: &str, value: Option<&T>) {
-    if let Some(value) = value {
-        fields.insert(key.to_owned(), json!(value));
-    }
-}
-
-fn put_list<T: serde::Serialize>(fields: &mut Map<String, Value>, key: &str, list: &[T]) {
-    if !list.is_empty() {
-        fields.insert(key.to_owned(), json!(list));
-    }
 }
 
 /// Maximum size of a kubeconfig, in bytes.

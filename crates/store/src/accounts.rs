@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use super::cache::scopes;
 use super::dialect::Dialect;
-use super::sql::driver::{ColumnValue, Driver as _, Value};
-use super::sql::statement::ColumnType::{Bigint, Boolean, Int, Text};
-use super::sql::statement::{SqlTable, Statement};
+use super::sql::columns::{FromColumns as _, columns, table, weight};
+use super::sql::driver::Driver as _;
+use super::sql::statement::Statement;
 use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{ForeignRow, Malformed, StoreError, Term, column_limits, fences, leader_terms, now};
 use kubesvc_core::account_row::AccountRow;
@@ -78,11 +78,6 @@ pub trait AccountStore: Send + Sync {
     async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
         let puts = rows.iter().cloned().map(Arc::new).collect();
         self.write(&AccountChanges { puts, ..AccountChanges::default() }).await
-    }
-
-    /// Deletes every row of the account with this uid, in all tables. Succeeds if there are none.
-    async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
-        self.write(&AccountChanges { deletes: vec![uid.to_owned()], ..AccountChanges::default() }).await
     }
 }
 
@@ -177,10 +172,10 @@ async fn put<D: Dialect>(
     for row in &rows {
         session.dialect.check_account(row)?;
     }
-    for piece in session.dialect.pieces(&rows, |row| weight(row)) {
+    for piece in session.dialect.pieces(&rows, |row| weight(&values(row))) {
         D::make_way(session, piece, replaced).await?;
-        let values: Vec<_> = piece.iter().map(|row| column_values(row)).collect();
-        session.execute(ACCOUNTS.upsert(&values, now)).await.map_err(|error| match piece {
+        let upsert = ACCOUNTS.upsert(&piece.iter().map(|row| values(row)).collect::<Vec<_>>(), now);
+        session.execute(upsert).await.map_err(|error| match piece {
             [row] => column_limits::of_row(row, error),
             _ => error,
         })?;
@@ -190,8 +185,7 @@ async fn put<D: Dialect>(
             let select = Statement::new("SELECT name FROM kubesvc_accounts WHERE name ")
                 .one_of(&names(piece))
                 .text(" AND uid IS NULL");
-            let foreign = session.all(select, |row| D::Database::text(row, 0)).await?;
-            foreign_rows::not_ours(piece, &foreign.into_iter().flatten().collect::<Vec<_>>())?;
+            foreign_rows::not_ours(piece, &session.select(select).await?)?;
         }
     }
     Ok(())
@@ -208,9 +202,7 @@ pub(super) async fn make_way<D: Dialect>(
         .one_of(&names(rows))
         .text(" UNION ALL SELECT name, uid FROM kubesvc_accounts WHERE uid ")
         .one_of(&uids(rows));
-    let held =
-        session.all(select, |row| Ok((D::Database::text(row, 0)?, D::Database::text(row, 1)?))).await?;
-    let way = foreign_rows::conflicting_rows(rows, held, replaced)?;
+    let way = foreign_rows::conflicting_rows(rows, session.select(select).await?, replaced)?;
     delete(session, &way.uids, &[]).await?;
     for piece in session.dialect.pieces(&way.foreign, |_| 0) {
         let foreign =
@@ -220,57 +212,36 @@ pub(super) async fn make_way<D: Dialect>(
     Ok(())
 }
 
-/// The columns of an [`AccountRow`], in the order of [`column_values`] and [`read_row`].
-pub(super) const ACCOUNTS: SqlTable = SqlTable {
-    name: "kubesvc_accounts",
-    key: &["name"],
-    columns: &[
-        ("name", Text),
-        ("uid", Text),
-        ("status", Text),
-        ("zone_id", Text),
-        ("is_dynamic", Boolean),
-        ("origin", Text),
-        ("definition", Text),
-        ("props", Text),
-        ("kube_host", Text),
-        ("kube_version", Text),
-        ("cert_fingerprint", Text),
-        ("cluster_uid", Text),
-        ("max_watch_age_seconds", Bigint),
-        ("namespaces_count", Int),
-        ("error_message", Text),
-        ("failed_count", Int),
-        ("next_retry_time", Bigint),
-        ("generation", Bigint),
-        ("observed_generation", Bigint),
-    ],
-    ours: Some("uid"),
-};
+table! {
+    /// `kubesvc_accounts`, with the columns of an [`AccountRow`].
+    pub(super) const ACCOUNTS = "kubesvc_accounts", key &["name"], ours Some("uid");
+    pub(super) fn values<'r>(row: &'r AccountRow) {
+        name: Varchar(255) = &row.name,
+        uid: Varchar(36) = &row.uid,
+        status: Varchar(32) = &row.status,
+        zone_id: Varchar(255) = &row.zone_id,
+        is_dynamic: Boolean = row.is_dynamic,
+        origin: Varchar(16) = &row.origin,
+        definition: Text = &row.definition,
+        props: Text = &row.props,
+        kube_host: Varchar(512) = &row.kube_host,
+        kube_version: Varchar(64) = &row.kube_version,
+        cert_fingerprint: Varchar(128) = &row.cert_fingerprint,
+        cluster_uid: Varchar(36) = &row.cluster_uid,
+        max_watch_age_seconds: Bigint = row.max_watch_age_seconds,
+        namespaces_count: Int = row.namespaces_count,
+        error_message: Varchar(2048) = &row.error_message,
+        failed_count: Int = row.failed_count,
+        next_retry_time: Bigint = row.next_retry_time,
+        generation: Bigint = row.generation,
+        observed_generation: Bigint = row.observed_generation,
+    }
+}
 
-/// A row's values, in the order of the columns.
-fn column_values(row: &AccountRow) -> Vec<Value<'_>> {
-    vec![
-        row.name.as_str().into(),
-        row.uid.as_str().into(),
-        row.status.as_str().into(),
-        row.zone_id.as_deref().into(),
-        row.is_dynamic.into(),
-        row.origin.as_str().into(),
-        row.definition.as_str().into(),
-        row.props.as_str().into(),
-        row.kube_host.as_deref().into(),
-        row.kube_version.as_deref().into(),
-        row.cert_fingerprint.as_deref().into(),
-        row.cluster_uid.as_deref().into(),
-        row.max_watch_age_seconds.into(),
-        row.namespaces_count.into(),
-        row.error_message.as_deref().into(),
-        row.failed_count.into(),
-        row.next_retry_time.into(),
-        row.generation.into(),
-        row.observed_generation.into(),
-    ]
+columns! {
+    AccountRow: name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, kube_version,
+    cert_fingerprint, cluster_uid, max_watch_age_seconds, namespaces_count, error_message, failed_count,
+    next_retry_time, generation, observed_generation
 }
 
 /// Selects all rows that kubesvc owns.
@@ -282,74 +253,30 @@ fn select_ours() -> String {
     )
 }
 
-/// The approximate size of a row in a statement, in bytes.
-pub(super) fn weight(row: &AccountRow) -> usize {
-    const NUMBERS_BYTES: usize = 256;
-    let texts = [&row.name, &row.uid, &row.status, &row.origin, &row.definition, &row.props];
-    let maybe = [
-        &row.zone_id,
-        &row.kube_host,
-        &row.kube_version,
-        &row.cert_fingerprint,
-        &row.cluster_uid,
-        &row.error_message,
-    ];
-    NUMBERS_BYTES
-        + texts.into_iter().map(String::len).sum::<usize>()
-        + maybe.into_iter().flatten().map(String::len).sum::<usize>()
-}
-
-type ColumnFault = (&'static str, String);
-
-fn required<D: Dialect, T: ColumnValue>(row: &RowOf<D>, column: usize) -> Result<T, ColumnFault> {
-    // A driver may decode NULL as an empty text or as zero.
-    nullable::<D, T>(row, column)?.ok_or_else(|| (ACCOUNTS.columns[column].0, "it is NULL".to_owned()))
-}
-
-fn nullable<D: Dialect, T: ColumnValue>(row: &RowOf<D>, column: usize) -> Result<Option<T>, ColumnFault> {
-    T::read::<D::Database>(row, column).map_err(|error| {
-        let why = match error {
-            sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
-            error => error.to_string(),
-        };
-        (ACCOUNTS.columns[column].0, why)
-    })
-}
-
-fn read_row<D: Dialect>(row: &RowOf<D>) -> Result<AccountRow, ColumnFault> {
-    Ok(AccountRow {
-        name: required::<D, _>(row, 0)?,
-        uid: required::<D, _>(row, 1)?,
-        status: required::<D, _>(row, 2)?,
-        zone_id: nullable::<D, _>(row, 3)?,
-        is_dynamic: required::<D, _>(row, 4)?,
-        origin: required::<D, _>(row, 5)?,
-        definition: required::<D, _>(row, 6)?,
-        props: required::<D, _>(row, 7)?,
-        kube_host: nullable::<D, _>(row, 8)?,
-        kube_version: nullable::<D, _>(row, 9)?,
-        cert_fingerprint: nullable::<D, _>(row, 10)?,
-        cluster_uid: nullable::<D, _>(row, 11)?,
-        max_watch_age_seconds: required::<D, _>(row, 12)?,
-        namespaces_count: nullable::<D, _>(row, 13)?,
-        error_message: nullable::<D, _>(row, 14)?,
-        failed_count: required::<D, _>(row, 15)?,
-        next_retry_time: nullable::<D, _>(row, 16)?,
-        generation: required::<D, _>(row, 17)?,
-        observed_generation: required::<D, _>(row, 18)?,
-    })
+/// The column of a row from [`select_ours`] that cannot be read, and why.
+fn column_fault(error: sqlx::Error) -> (&'static str, String) {
+    match error {
+        sqlx::Error::ColumnDecode { index, source } => {
+            let column = index.parse().ok().and_then(|index: usize| ACCOUNTS.columns.get(index));
+            (column.map_or("", |(column, _)| column), source.to_string())
+        }
+        error => ("", error.to_string()),
+    }
 }
 
 /// Adds a row from [`select_ours`] to `accounts`: readable ones to `rows`, others to `malformed`.
 fn collect<D: Dialect>(row: &RowOf<D>, accounts: &mut StoredAccounts) {
-    match read_row::<D>(row) {
+    match AccountRow::from_columns::<D::Database>(row) {
         Ok(account) => accounts.rows.push(account),
-        Err((column, why)) => accounts.malformed.push(Malformed {
-            table: ACCOUNTS.name,
-            name: D::readable_name(row),
-            uid: String::read::<D::Database>(row, 1).ok().flatten(),
-            column: column.to_owned(),
-            why,
-        }),
+        Err(error) => {
+            let (column, why) = column_fault(error);
+            accounts.malformed.push(Malformed {
+                table: ACCOUNTS.name,
+                name: D::readable_name(row),
+                uid: D::Database::text(row, 1).ok().flatten(),
+                column: column.to_owned(),
+                why,
+            });
+        }
     }
 }

@@ -4,10 +4,9 @@
 use async_trait::async_trait;
 
 use super::dialect::Dialect;
-use super::sql::driver::{ColumnValue as _, Value};
-use super::sql::statement::ColumnType::{Boolean, Int, Text};
-use super::sql::statement::{SqlTable, Statement};
-use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
+use super::sql::columns::{columns, table};
+use super::sql::statement::Statement;
+use super::sql::{SqlSession, SqlStore, Transaction};
 use super::{StoreError, Term, column_limits, leader_terms, now};
 use kubesvc_core::{AgentId, ReplicaId};
 
@@ -41,19 +40,21 @@ pub struct AssignmentChanges {
     pub term: Option<Term>,
 }
 
-const ASSIGNMENTS: SqlTable = SqlTable {
-    name: "kubesvc_assignments",
-    key: &["account_name", "agent_id", "cd_id"],
-    columns: &[
-        ("account_name", Text),
-        ("agent_id", Text),
-        ("cd_id", Text),
-        ("connections", Int),
-        ("caching", Boolean),
-        ("reachable", Boolean),
-    ],
-    ours: None,
-};
+table! {
+    /// `kubesvc_assignments`.
+    pub(super) const ASSIGNMENTS =
+        "kubesvc_assignments", key &["account_name", "agent_id", "cd_id"], ours None;
+    pub(super) fn values<'v>(row: &'v Assignment, replica_id: &'v ReplicaId) {
+        account_name: Varchar(255) = &row.account_name,
+        agent_id: Varchar(191) = row.agent_id.as_str(),
+        cd_id: Varchar(191) = replica_id.as_str(),
+        connections: Int = row.connections,
+        caching: Boolean = row.caching,
+        reachable: Boolean = row.reachable,
+    }
+}
+
+columns! { Assignment: account_name, agent_id, connections, caching, reachable }
 
 /// Names of kubesvc's accounts whose `connections` differ from what [`Dialect::count_connections`] would write.
 const SELECT_MISCOUNTED: &str = "SELECT a.name FROM kubesvc_accounts a LEFT JOIN \
@@ -96,55 +97,21 @@ impl<D: Dialect> AssignmentStore for SqlStore<D> {
     }
 
     async fn assignments(&self, replica_id: &ReplicaId) -> Result<Vec<Assignment>, StoreError> {
-        self.read(async |session| {
-            let select = Statement::new(
-                "SELECT account_name, agent_id, connections, caching, reachable FROM kubesvc_assignments \
-                 WHERE cd_id = ?",
-            )
-            .bind(replica_id.as_str());
-            let mut held = Vec::new();
-            session.each(select, |row| held.push(read::<D>(row))).await?;
-            held.into_iter().collect::<Result<_, _>>().map_err(D::classify)
-        })
-        .await
+        let select = Statement::new(
+            "SELECT account_name, agent_id, connections, caching, reachable FROM kubesvc_assignments \
+             WHERE cd_id = ?",
+        );
+        self.select(select.bind(replica_id.as_str())).await
     }
 
     async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
-        self.read(async |session| texts(session, SELECT_MISCOUNTED).await).await
+        self.select(Statement::new(SELECT_MISCOUNTED)).await
     }
 
     async fn assigned_replicas(&self) -> Result<Vec<ReplicaId>, StoreError> {
         let select = "SELECT DISTINCT cd_id FROM kubesvc_assignments ORDER BY cd_id";
-        self.read(async |session| texts(session, select).await)
-            .await
-            .map(|ids| ids.into_iter().map(ReplicaId::from).collect())
+        self.select(Statement::new(select)).await
     }
-}
-
-async fn texts<D: Dialect>(session: &mut SqlSession<'_, D>, select: &str) -> Result<Vec<String>, StoreError> {
-    session.all(Statement::new(select), |row| String::required::<D::Database>(row, 0)).await
-}
-
-fn read<D: Dialect>(row: &RowOf<D>) -> Result<Assignment, sqlx::Error> {
-    Ok(Assignment {
-        account_name: String::required::<D::Database>(row, 0)?,
-        agent_id: String::required::<D::Database>(row, 1)?.into(),
-        connections: i32::required::<D::Database>(row, 2)?,
-        caching: bool::required::<D::Database>(row, 3)?,
-        reachable: bool::required::<D::Database>(row, 4)?,
-    })
-}
-
-/// A row's values, in the order of the columns.
-fn values<'v>(row: &'v Assignment, replica_id: &'v ReplicaId) -> Vec<Value<'v>> {
-    vec![
-        row.account_name.as_str().into(),
-        row.agent_id.as_str().into(),
-        replica_id.as_str().into(),
-        row.connections.into(),
-        row.caching.into(),
-        row.reachable.into(),
-    ]
 }
 
 /// Sorts assignments into the order in which they are written, so that two writers rarely deadlock.

@@ -20,12 +20,12 @@ mod objects;
 mod reading;
 pub(super) mod relations;
 pub(super) mod scopes;
-mod statements;
 mod sweeping;
 mod writing;
 
 pub(super) use objects::OBJECTS;
 pub use scopes::{FencedScope, ScopeWriter};
+pub use writing::RowLimit;
 
 /// Value of `kubesvc_cache.kind` of Kubernetes events, which are removed by age.
 pub const EVENT_KIND: &str = "event";

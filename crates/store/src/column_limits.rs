@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use super::accounts::{self, ACCOUNTS};
+use super::assignments::{self, ASSIGNMENTS};
 use super::{AccountChanges, AssignmentChanges, StoreError};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_core::{AgentId, ReplicaId};
@@ -59,18 +61,11 @@ pub(super) fn check_assignments(
             why,
         ))
     };
-    let puts = changes.puts.iter().map(|row| (&row.account_name, &row.agent_id));
     let mut keys = HashSet::with_capacity(changes.puts.len());
-    for (account, agent) in puts {
-        let texts = [
-            ("account_name", account.as_str(), 255),
-            ("agent_id", agent.as_str(), 191),
-            ("cd_id", replica_id.as_str(), 191),
-        ];
-        for (column, text, most) in texts {
-            if let Some(why) = unfit(column, text, most) {
-                return refused(account, agent, why);
-            }
+    for row in &changes.puts {
+        let (account, agent) = (&row.account_name, &row.agent_id);
+        if let Some(why) = ASSIGNMENTS.unfit(&assignments::values(row, replica_id)) {
+            return refused(account, agent, why);
         }
         if !keys.insert((account, agent)) {
             return refused(account, agent, "it stands there twice".to_owned());
@@ -90,25 +85,8 @@ pub(super) fn unfit(column: &str, text: &str, most: usize) -> Option<String> {
 }
 
 fn check_row(row: &AccountRow) -> Result<(), StoreError> {
-    let texts: [(&str, Option<&str>, usize); 12] = [
-        ("name", Some(&row.name), 255),
-        ("uid", Some(&row.uid), 36),
-        ("status", Some(&row.status), 32),
-        ("zone_id", row.zone_id.as_deref(), 255),
-        ("origin", Some(&row.origin), 16),
-        ("definition", Some(&row.definition), usize::MAX),
-        ("props", Some(&row.props), usize::MAX),
-        ("kube_host", row.kube_host.as_deref(), 512),
-        ("kube_version", row.kube_version.as_deref(), 64),
-        ("cert_fingerprint", row.cert_fingerprint.as_deref(), 128),
-        ("cluster_uid", row.cluster_uid.as_deref(), 36),
-        ("error_message", row.error_message.as_deref(), 2048),
-    ];
-    for (column, text, most) in texts {
-        let Some(text) = text else { continue };
-        if let Some(why) = unfit(column, text, most) {
-            return Err(refused(row, why));
-        }
+    if let Some(why) = ACCOUNTS.unfit(&accounts::values(row)) {
+        return Err(refused(row, why));
     }
     if row.name.is_empty() || row.uid.is_empty() {
         return Err(refused(row, "it has no name or no uid"));

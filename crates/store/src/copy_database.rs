@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use async_trait::async_trait;
 
+use super::accounts::ACCOUNTS;
 use super::dialect::Dialect;
 use super::sql::driver::Driver as _;
-use super::sql::statement::ColumnType::{self, Bigint, Boolean, Int};
-use super::sql::statement::Statement;
+use super::sql::statement::{ColumnType, Statement};
 use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{AccountChanges, Store, StoreError, VendorTables, open_database};
 
@@ -106,32 +106,21 @@ pub(super) trait ForeignRowStore: Store {
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError>;
 }
 
-const TEXTS: [&str; 12] = [
-    "name",
-    "status",
-    "zone_id",
-    "origin",
-    "definition",
-    "props",
-    "kube_host",
-    "kube_version",
-    "cert_fingerprint",
-    "cluster_uid",
-    "namespaces",
-    "error_message",
-];
+/// The columns of a foreign row with a text, beginning with its name.
+fn texts() -> impl Iterator<Item = &'static str> {
+    let texts = ACCOUNTS.columns.iter().filter(|(column, of)| is_text(*of) && Some(*column) != ACCOUNTS.ours);
+    texts.map(|(column, _)| *column).chain(["namespaces"])
+}
 
-const NUMBERS: [(&str, ColumnType); 9] = [
-    ("is_dynamic", Boolean),
-    ("max_watch_age_seconds", Bigint),
-    ("namespaces_count", Int),
-    ("failed_count", Int),
-    ("next_retry_time", Bigint),
-    ("generation", Bigint),
-    ("observed_generation", Bigint),
-    ("connections", Int),
-    ("last_updated", Bigint),
-];
+/// The other columns of a foreign row.
+fn numbers() -> impl Iterator<Item = (&'static str, ColumnType)> {
+    let numbers = ACCOUNTS.columns.iter().filter(|(_, of)| !is_text(*of)).copied();
+    numbers.chain([("connections", ColumnType::Int), ("last_updated", ColumnType::Bigint)])
+}
+
+fn is_text(of: ColumnType) -> bool {
+    matches!(of, ColumnType::Text | ColumnType::Varchar(_))
+}
 
 /// A foreign row of `kubesvc_accounts`, with every column.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,25 +131,22 @@ pub(super) struct ForeignTableRow {
 
 /// Selects all foreign rows, in the column order of [`read`].
 fn select<D: Dialect>() -> String {
-    let numbers: Vec<String> = NUMBERS.iter().map(|(column, of)| D::as_bigint(column, *of)).collect();
-    format!(
-        "SELECT {},{} FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name",
-        TEXTS.join(","),
-        numbers.join(",")
-    )
+    let columns: Vec<String> =
+        texts().map(str::to_owned).chain(numbers().map(|(column, of)| D::as_bigint(column, of))).collect();
+    format!("SELECT {} FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name", columns.join(","))
 }
 
 /// Inserts one foreign row.
 fn insert<D: Dialect>() -> String {
-    let columns: Vec<&str> = TEXTS.into_iter().chain(NUMBERS.map(|(column, _)| column)).collect();
-    let texts = ["?"; TEXTS.len()].into_iter();
-    let values: Vec<&str> = texts.chain(NUMBERS.map(|(_, of)| D::from_bigint(of))).collect();
+    let columns: Vec<&str> = texts().chain(numbers().map(|(column, _)| column)).collect();
+    let values: Vec<&str> = texts().map(|_| "?").chain(numbers().map(|(_, of)| D::from_bigint(of))).collect();
     format!("INSERT INTO kubesvc_accounts ({}) VALUES ({})", columns.join(","), values.join(","))
 }
 
 fn read<D: Dialect>(row: &RowOf<D>) -> Result<ForeignTableRow, sqlx::Error> {
-    let texts = (0..TEXTS.len()).map(|column| D::Database::text(row, column));
-    let numbers = (0..NUMBERS.len()).map(|column| D::Database::bigint(row, TEXTS.len() + column));
+    let count = texts().count();
+    let texts = (0..count).map(|column| D::Database::text(row, column));
+    let numbers = (count..count + numbers().count()).map(|column| D::Database::bigint(row, column));
     Ok(ForeignTableRow {
         texts: texts.collect::<Result<_, _>>()?,
         numbers: numbers.collect::<Result<_, _>>()?,
@@ -170,12 +156,7 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Result<ForeignTableRow, sqlx::Error> {
 #[async_trait]
 impl<D: Dialect> ForeignRowStore for SqlStore<D> {
     async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError> {
-        self.read(async |session| {
-            let mut held = Vec::new();
-            session.each(Statement::new(&select::<D>()), |row| held.push(read::<D>(row))).await?;
-            held.into_iter().collect::<Result<_, _>>().map_err(D::classify)
-        })
-        .await
+        self.read(async |session| session.all(Statement::new(&select::<D>()), read::<D>).await).await
     }
 
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError> {

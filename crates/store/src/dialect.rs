@@ -5,9 +5,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use sqlx::Database;
+use sqlx::migrate::Migrate;
 
 use super::accounts::{self, ReplacedRows};
-use super::migrations::Schema;
+use super::error::Fault;
 use super::sql::driver::{Driver, Value};
 use super::sql::statement::{self, ColumnType, SqlTable, Statement, marks};
 use super::sql::{RowOf, STATEMENT_TIMEOUT, SqlSession};
@@ -18,8 +19,20 @@ use kubesvc_core::account_row::AccountRow;
 /// A kind of database. The defaults are what most of them have in common.
 pub(super) trait Dialect: Sized + Send + Sync + 'static {
     /// The sqlx driver.
-    type Database: Driver<Connection: Schema>;
+    type Database: Driver<Connection: Migrate>;
 
+    /// Its name in messages.
+    const NAME: &'static str;
+
+    /// Selects the names of a table's columns; none if there is no such table.
+    const COLUMNS_OF: &'static str;
+    /// Selects key and column for each column of the unique keys of a table, sorted by key.
+    const KEYS_OF: &'static str;
+    /// Counts the migrations that another process has begun so lately that it may still be at it; `None`: each is one
+    /// transaction, so there are none to see.
+    ///
+    /// The lock is no proof that there are none: Galera and group replication take it on one node only.
+    const COUNT_OTHERS_MIGRATIONS: Option<&'static str> = None;
     /// Whether parameters are `$1`, `$2`, … instead of question marks.
     const NUMBERED_PARAMETERS: bool = false;
     /// Statement that begins a write transaction; `None`: the driver's default.
@@ -45,8 +58,13 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     /// foreign key.
     const DELETE_THEIR_RELATIONS: Option<(&'static str, &'static str)> = None;
 
+    /// What an error means.
+    fn fault(error: &sqlx::Error) -> Fault;
+
     /// Maps a driver error to what it means for the caller.
-    fn classify(error: sqlx::Error) -> StoreError;
+    fn classify(error: sqlx::Error) -> StoreError {
+        StoreError::of(Self::NAME, Self::fault(&error), error)
+    }
 
     /// Number of rows that a statement matched or changed.
     fn rows_affected(done: &<Self::Database as Database>::QueryResult) -> u64;

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use super::dialect::Dialect;
+use super::url::ServerAddress;
 use kubesvc_core::Installation;
 
 /// An error of the database. Cheap to clone, because every waiter of a commit receives it.
@@ -111,28 +113,54 @@ impl fmt::Display for Malformed {
     }
 }
 
+/// What an error of a database means, by what resolves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Another transaction holds a lock: the same transaction may succeed a moment later.
+    Busy,
+    /// The server is read-only: new connections may lead to its primary.
+    ReadOnly,
+    /// The disk is full.
+    DiskFull,
+    /// The server takes no more connections.
+    TooManyConnections,
+    /// The user lacks a privilege.
+    Denied,
+    /// The server cancelled a statement that took too long.
+    TooSlow,
+    /// The database or its driver refuses a value.
+    Row,
+    /// A table or column is missing.
+    Schema,
+    /// No connection.
+    NoConnection,
+    /// Something that only this database has, and what to do about it.
+    Other(&'static str),
+    /// A code that is not known.
+    Unknown,
+}
+
+impl Fault {
+    /// The meaning of an error that the database did not report itself.
+    pub(crate) fn of_driver(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => Self::Row,
+            _ => Self::NoConnection,
+        }
+    }
+}
+
 /// An error of the database, in words that say what to do.
 #[derive(Debug)]
 pub(crate) struct DatabaseError {
-    kind: SqlFault,
-    what: &'static str,
+    fault: Fault,
+    what: String,
     source: Option<sqlx::Error>,
-}
-
-/// Class of an SQL error, by what resolves it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SqlFault {
-    /// Retrying: another transaction holds a lock, and the same transaction may succeed a moment later.
-    Busy,
-    /// New connections: the current ones lead to a read-only server.
-    WrongServer,
-    /// Waiting, or an administrator.
-    Other,
 }
 
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.what)
+        f.write_str(&self.what)
     }
 }
 
@@ -142,26 +170,60 @@ impl Error for DatabaseError {
     }
 }
 
-impl DatabaseError {
-    /// Returns [`StoreError::Unavailable`] with this error.
-    pub(crate) fn unavailable(kind: SqlFault, what: &'static str, source: Option<sqlx::Error>) -> StoreError {
-        StoreError::unavailable(Self { kind, what, source })
+impl StoreError {
+    /// Returns [`StoreError::Unavailable`] with these words and this source.
+    pub(crate) fn of_fault(fault: Fault, what: impl Into<String>, source: Option<sqlx::Error>) -> Self {
+        Self::unavailable(DatabaseError { fault, what: what.into(), source })
     }
 
-    fn kind(error: &StoreError) -> Option<SqlFault> {
-        let StoreError::Unavailable(source) = error else { return None };
-        source.downcast_ref::<Self>().map(|trouble| trouble.kind)
+    /// The error of a database of this name, with its meaning.
+    pub(crate) fn of(name: &str, fault: Fault, error: sqlx::Error) -> Self {
+        let what = match fault {
+            Fault::Row => return Self::refused("a row", error),
+            Fault::Schema => {
+                return Self::Unfit(format!(
+                    "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that \
+                     does not help, give it an empty database, and kubesvc makes its accounts anew from the objects"
+                ));
+            }
+            Fault::Busy => format!("a conflict with another {name} transaction"),
+            Fault::ReadOnly => format!("this {name} server is read-only: it is not the primary"),
+            Fault::DiskFull => format!("the disk of {name} is full: make room"),
+            Fault::TooManyConnections => format!("{name} takes no more connections: raise max_connections"),
+            Fault::Denied => format!("{name} denies the user a privilege: grant it"),
+            Fault::TooSlow => format!("{name} took too long for a statement"),
+            Fault::NoConnection if matches!(error, sqlx::Error::PoolTimedOut) => format!(
+                "{name} provided no connection in time: it is down, hangs, or has reached max_connections"
+            ),
+            Fault::NoConnection => format!("no connection to {name}"),
+            Fault::Other(what) => what.to_owned(),
+            Fault::Unknown => format!("{name} cannot be used"),
+        };
+        Self::of_fault(fault, what, Some(error))
+    }
+
+    /// Names the database in an error that only its administrator can resolve.
+    pub(crate) fn of_database(self, database: impl fmt::Display) -> Self {
+        match self {
+            Self::Unfit(why) => Self::Unfit(format!("the database {database}: {why}")),
+            other => other,
+        }
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let Self::Unavailable(source) = self else { return None };
+        source.downcast_ref::<DatabaseError>().map(|error| error.fault)
     }
 }
 
 /// Whether the same transaction may succeed a moment later.
 pub(crate) fn is_busy(error: &StoreError) -> bool {
-    DatabaseError::kind(error) == Some(SqlFault::Busy)
+    error.fault() == Some(Fault::Busy)
 }
 
 /// Whether all connections should be replaced.
 pub(crate) fn is_wrong_server(error: &StoreError) -> bool {
-    DatabaseError::kind(error) == Some(SqlFault::WrongServer)
+    error.fault() == Some(Fault::ReadOnly)
 }
 
 /// Whether the connection that returned this error may be in a state unknown to its driver.
@@ -169,9 +231,76 @@ pub(crate) fn leaves_suspect(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(_) | StoreError::Unfit(_)) && !is_busy(error)
 }
 
+/// An error at startup that a setting resolves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartFault {
+    /// The server refuses the user. What to check.
+    User(&'static str),
+    /// There is no such database.
+    Database,
+    /// The user may not change the schema. What to grant.
+    Rights(&'static str),
+    /// The server is not the primary.
+    ReadOnly,
+    /// A pooler refuses the connection.
+    Pooler,
+}
+
+/// A kind of server, for errors at startup.
+pub(crate) trait ServerErrors: Dialect {
+    /// The servers that this kind covers.
+    const SERVERS: &'static str;
+    /// What to check if the server cannot be used.
+    const CONNECTION_HINT: &'static str;
+
+    /// The setting that resolves an error that the server reported, if one does.
+    fn start_fault(error: &sqlx::Error) -> Option<StartFault>;
+}
+
+/// Classifies an error of a server at startup, where a missing database, user or privilege is a configuration error. An
+/// unreachable server is not: it may become available.
+pub(crate) fn at_start<D: ServerErrors>(address: &ServerAddress, error: sqlx::Error) -> StoreError {
+    let (name, servers) = (D::NAME, D::SERVERS);
+    let (what, todo) = match D::start_fault(&error) {
+        Some(StartFault::User(todo)) => {
+            (format!("{name} refuses the user {:?} of the database {address}", address.user), todo)
+        }
+        Some(StartFault::Database) => (
+            format!("{name} has no database {address}"),
+            "create it with CREATE DATABASE, or correct kubesvc.database.url",
+        ),
+        Some(StartFault::Rights(todo)) => {
+            (format!("the user {:?} lacks rights in the database {address}", address.user), todo)
+        }
+        Some(StartFault::ReadOnly) => {
+            (format!("the database {address} is read-only"), "set kubesvc.database.url to the primary server")
+        }
+        Some(StartFault::Pooler) => (
+            format!("the pooler in front of the database {address} refuses the connection"),
+            "check user, password and database in kubesvc.database.url, and the pooler's settings",
+        ),
+        None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
+                return StoreError::unavailable(format!(
+                    "no connection to the database {address} ({error}): check that {servers} runs there, and host and \
+                     port in kubesvc.database.url"
+                ));
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Configuration(_)
+            | sqlx::Error::Protocol(_) => {
+                (format!("no {servers} server can be used at {address}"), D::CONNECTION_HINT)
+            }
+            error => return D::classify(error).of_database(address),
+        },
+    };
+    StoreError::Unfit(format!("{what} ({error}): {todo}"))
+}
+
 /// Whether the server was reached but TLS failed. A certificate that does not verify is reported as an I/O error, and
 /// waiting does not help.
-pub(crate) fn is_about_tls(error: &sqlx::Error) -> bool {
+fn is_about_tls(error: &sqlx::Error) -> bool {
     let sqlx::Error::Io(error) = error else { return false };
     let Some(inner) = error.get_ref() else { return false };
     inner.is::<rustls::Error>()

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use super::dialect::Dialect;
-use super::sql::driver::{ColumnValue as _, Driver as _};
-use super::sql::statement::ColumnType::{Bigint, Text};
-use super::sql::statement::{SqlTable, Statement};
+use super::sql::columns::{columns, table};
+use super::sql::driver::Driver as _;
+use super::sql::statement::Statement;
 use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{StoreError, column_limits, now};
 use kubesvc_core::account_row::AccountRow;
@@ -170,13 +170,17 @@ fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRow
     FenceRowSync { deletes: deletes.into_iter().map(|(uid, _)| uid).collect(), inserts }
 }
 
-/// The columns of a fence when it is inserted with its account.
-const FENCES: SqlTable = SqlTable {
-    name: "kubesvc_caching",
-    key: &["account_uid"],
-    columns: &[("account_uid", Text), ("account", Text), ("epoch", Bigint)],
-    ours: None,
-};
+table! {
+    /// `kubesvc_caching`, with the columns of a fence that is inserted with its account.
+    const FENCES = "kubesvc_caching", key &["account_uid"], ours None;
+    fn values<'v>(uid: &'v str, account: &'v str) {
+        account_uid: Varchar(36) = uid,
+        account: Varchar(255) = account,
+        epoch: Bigint = 0_i64,
+    }
+}
+
+columns! { StoredFence: uid, epoch, replica_id }
 
 /// uids of accounts without a fence under their name.
 const UNFENCED: &str = "SELECT a.uid FROM kubesvc_accounts a LEFT JOIN kubesvc_caching c \
@@ -202,20 +206,9 @@ impl<D: Dialect> FenceStore for SqlStore<D> {
     }
 
     async fn fences(&self) -> Result<Vec<StoredFence>, StoreError> {
-        self.read(async |session| {
-            let select = "SELECT account_uid, epoch, replica_id FROM kubesvc_caching WHERE epoch > 0";
-            session.all(Statement::new(select), stored::<D>).await
-        })
-        .await
+        let select = "SELECT account_uid, epoch, replica_id FROM kubesvc_caching WHERE epoch > 0";
+        self.select(Statement::new(select)).await
     }
-}
-
-fn stored<D: Dialect>(row: &RowOf<D>) -> Result<StoredFence, sqlx::Error> {
-    Ok(StoredFence {
-        uid: String::required::<D::Database>(row, 0)?,
-        epoch: CachingEpoch(i64::required::<D::Database>(row, 1)?),
-        replica_id: D::Database::text(row, 2)?.map(ReplicaId::from),
-    })
 }
 
 /// The epoch of a fence and the last batch written.
@@ -225,10 +218,7 @@ async fn read<D: Dialect>(
 ) -> Result<Option<(CachingEpoch, i64)>, StoreError> {
     let select =
         Statement::new("SELECT epoch, committed_seq FROM kubesvc_caching WHERE account_uid = ?").bind(uid);
-    let found = session.all(select, |row| {
-        Ok((CachingEpoch(i64::required::<D::Database>(row, 0)?), i64::required::<D::Database>(row, 1)?))
-    });
-    Ok(found.await?.pop())
+    Ok(session.select(select).await?.pop())
 }
 
 /// Raises fences in order. A fence already at its epoch keeps `committed_seq` and gets the new process and replica.
@@ -319,17 +309,13 @@ pub(super) async fn keep<D: Dialect>(
         .one_of(&uids)
         .text(" UNION SELECT account_uid, account FROM kubesvc_caching WHERE account ")
         .one_of(&names);
-    let held = session.all(select, |row| {
-        Ok((String::required::<D::Database>(row, 0)?, String::required::<D::Database>(row, 1)?))
-    });
-    let keeping = keeping(rows, held.await?);
+    let keeping = keeping(rows, session.select(select).await?);
     for piece in session.dialect.pieces(&keeping.deletes, |_| 0) {
         let delete = Statement::new("DELETE FROM kubesvc_caching WHERE account_uid ").one_of(piece);
         session.execute(delete).await?;
     }
     for piece in session.dialect.pieces(&keeping.inserts, |_| 0) {
-        let rows: Vec<_> =
-            piece.iter().map(|(uid, name)| vec![(*uid).into(), (*name).into(), 0_i64.into()]).collect();
+        let rows: Vec<_> = piece.iter().map(|(uid, name)| values(uid, name)).collect();
         session.execute(FENCES.insert(&rows, now)).await?;
     }
     Ok(())

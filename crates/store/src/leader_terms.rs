@@ -6,7 +6,6 @@ use async_trait::async_trait;
 
 use super::StoreError;
 use super::dialect::Dialect;
-use super::sql::driver::ColumnValue as _;
 use super::sql::statement::Statement;
 use super::sql::{SqlSession, SqlStore, Transaction};
 use kubesvc_core::ReplicaId;
@@ -62,7 +61,7 @@ impl<D: Dialect> Transaction<D> for Begin {
             session.execute(next()).await?;
         }
         let select = Statement::new("SELECT token FROM kubesvc_locks WHERE name = 'leader'");
-        let token = session.all(select, |row| i64::required::<D::Database>(row, 0)).await?.pop();
+        let token = session.select(select).await?.pop();
         token.map(Term).ok_or_else(|| StoreError::unavailable("the leader's row in kubesvc_locks is gone"))
     }
 }

@@ -22,19 +22,18 @@ pub use accounts::{AccountChanges, AccountStore, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
 pub use cache::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, FencedScope, KindCount,
-    NamespaceCount, ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, ScopeChange, ScopeKey,
-    ScopeRow, ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
+    NamespaceCount, ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, RowLimit, ScopeChange,
+    ScopeKey, ScopeRow, ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
-pub use installation::InstallationClaim;
 pub use leader_terms::{Term, TermStore};
+pub use migrations::InstallationClaim;
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
 pub use operations::{
     AnswerRecord, HandSettlement, MAX_OPERATIONS, OpenOperation, OperationChange, OperationOutcome,
     OperationRecord, OperationState, OperationStore, Overdue, StageRecord,
 };
-pub use row_limit::RowLimit;
 pub use sql::pools::PoolSettings;
 
 pub mod account_projection;
@@ -46,14 +45,12 @@ pub mod copy_database;
 mod dialect;
 mod error;
 mod fences;
-mod installation;
 mod leader_terms;
 mod migrations;
 mod mysql;
 mod namespaces;
 mod operations;
 mod postgres;
-mod row_limit;
 mod sql;
 mod sqlite;
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Schema migrations, and foreign tables under kubesvc's names. The same code for every database.
+//! Schema migrations, foreign tables under kubesvc's names, and the installation that owns a database. The same code for
+//! every database.
 
-use std::future::Future;
-
+use futures::TryStreamExt as _;
 use sqlx::migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _};
 
@@ -9,16 +9,18 @@ use super::accounts::ACCOUNTS;
 use super::cache::OBJECTS;
 use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
+use super::dialect::Dialect;
+use super::error::Fault;
+use super::operations::rows::{HISTORY, OPEN};
+use super::sql::ConnectionOf;
+use super::sql::columns::FromColumns;
+use super::sql::driver::Driver as _;
+use super::sql::statement::{SqlTable, Statement};
+use super::{OpenOptions, StoreError, VendorTables};
 use kubesvc_core::Installation;
 
-use super::error::{DatabaseError, SqlFault};
-use super::installation;
-use super::operations::rows::{HISTORY, OPEN};
-use super::sql::statement::SqlTable;
-use super::{OpenOptions, StoreError, VendorTables};
-
 /// The table in which sqlx records the applied migrations.
-pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
+const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
 
 /// The migrations of one folder of `migrations`, in order. Every folder has the same.
 macro_rules! steps {
@@ -100,7 +102,7 @@ fn tables() -> [OwnTable; 11] {
         table(9, SCOPES.name, with(&SCOPES, &[]), SCOPES.key),
         table(10, OPEN.name, with(&OPEN, &[]), OPEN.key),
         table(11, HISTORY.name, with(&HISTORY, &[]), HISTORY.key),
-        table(12, installation::TABLE, vec!["id", "namespace_uid", "namespace", "claimed_at"], &["id"]),
+        table(12, INSTALLATION_TABLE, vec!["id", "namespace_uid", "namespace", "claimed_at"], &["id"]),
     ]
 }
 
@@ -108,73 +110,73 @@ fn tables() -> [OwnTable; 11] {
 /// COLUMN IF NOT EXISTS`, so [`note_added`] checks.
 const ADDED: [(i64, &str, &str); 2] = [(6, ACCOUNTS.name, "connections"), (13, HISTORY.name, "warnings")];
 
-/// A connection whose schema can be inspected and changed.
-pub(super) trait Schema: Migrate {
-    /// Names of a table's columns; empty if there is no such table.
-    fn columns_of(&mut self, table: &str) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
-
-    /// Whether a table has a unique key of exactly these columns.
-    fn has_key(
-        &mut self,
-        table: &str,
-        columns: &[&str],
-    ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
-
-    /// Whether another process has begun a migration, so lately that it may still be at it.
-    ///
-    /// The lock is no proof that none does: Galera and group replication take it on one node only. Databases whose
-    /// migrations are transactions show none.
-    fn is_migrated_by_another(&mut self) -> impl Future<Output = Result<bool, sqlx::Error>> + Send {
-        async { Ok(false) }
-    }
-
-    /// Versions of the migrations that were applied.
-    fn applied(&mut self) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
-
-    /// Runs a statement whose text contains no outside input.
-    fn run(&mut self, sql: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
-
-    /// The row of `kubesvc_installation`, if there is one.
-    fn owner(&mut self) -> impl Future<Output = Result<Option<Installation>, sqlx::Error>> + Send;
-
-    /// Inserts the row of `kubesvc_installation`.
-    fn set_owner(
-        &mut self,
-        owner: &Installation,
-        claimed_at: i64,
-    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+/// Runs a statement, without the time limit of one that a caller waits for.
+async fn run<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    statement: Statement<D>,
+) -> Result<(), sqlx::Error> {
+    let (sql, arguments) = statement.into_parts()?;
+    D::Database::execute(connection, sql, arguments).await.map(drop)
 }
 
-/// Whether a table has a unique key of exactly these columns; `pairs` are (key, column), sorted by key.
-pub(super) fn has_key(pairs: &[(String, String)], columns: &[&str]) -> bool {
-    pairs.chunk_by(|a, b| a.0 == b.0).any(|key| {
+/// Reads all rows of a result, without the time limit of one that a caller waits for.
+async fn select<D: Dialect, T: FromColumns>(
+    connection: &mut ConnectionOf<D>,
+    statement: Statement<D>,
+) -> Result<Vec<T>, sqlx::Error> {
+    let (sql, arguments) = statement.into_parts()?;
+    let rows: Vec<_> = D::Database::fetch(connection, sql, arguments).try_collect().await?;
+    rows.iter().map(T::from_columns::<D::Database>).collect()
+}
+
+async fn columns_of<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    table: &str,
+) -> Result<Vec<String>, sqlx::Error> {
+    select::<D, _>(connection, Statement::new(D::COLUMNS_OF).bind(table)).await
+}
+
+/// Whether a table has a unique key of exactly these columns.
+async fn has_key<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    table: &str,
+    columns: &[&str],
+) -> Result<bool, sqlx::Error> {
+    let pairs = Statement::new(D::KEYS_OF).bind(table);
+    let pairs: Vec<(String, String)> = select::<D, _>(connection, pairs).await?;
+    Ok(pairs.chunk_by(|a, b| a.0 == b.0).any(|key| {
         key.len() == columns.len() && columns.iter().all(|column| key.iter().any(|(_, held)| held == column))
-    })
+    }))
 }
 
 /// Migrates the schema to the current version. Can run any number of times, and continues where an earlier run ended.
 /// The caller holds a lock that keeps other processes from migrating.
 ///
-/// A database of another installation is not changed, unless it is claimed. A foreign table under one of kubesvc's names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor`
-/// with all its data if `vendor` says so; otherwise nothing is changed. A database migrated by a newer version is
-/// refused, except for one step ahead: migrations only add, so the previous version can run beside the new one.
-pub(super) async fn migrate<C: Schema>(
-    connection: &mut C,
+/// A database of another installation is not changed, unless it is claimed. A foreign table under one of kubesvc's
+/// names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor` with all its data if `vendor` says so;
+/// otherwise nothing is changed. A database migrated by a newer version is refused, except for one step ahead:
+/// migrations only add, so the previous version can run beside the new one.
+pub(super) async fn migrate<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
     steps: &Migrator,
     database: &str,
     options: &OpenOptions,
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<(), StoreError> {
-    let owner = installation::check(connection, database, options, &at_start).await?;
+    let owner = check_owner::<D>(connection, database, options, &at_start).await?;
     let mut applied: Vec<i64> = Vec::new();
-    if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
-        if connection.is_migrated_by_another().await.map_err(&at_start)? {
-            return Err(in_progress(None));
+    if !columns_of::<D>(connection, HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
+        if let Some(count) = D::COUNT_OTHERS_MIGRATIONS {
+            let begun = select::<D, i64>(connection, Statement::new(count)).await.map_err(&at_start)?;
+            if begun.iter().any(|begun| *begun > 0) {
+                return Err(in_progress(None));
+            }
         }
         // A migration that did not finish is run again: each has one effect and checks whether it is already there.
-        let clean = format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success");
-        connection.run(clean).await.map_err(&at_start)?;
-        applied = connection.applied().await.map_err(&at_start)?;
+        let clean = Statement::new(&format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success"));
+        run::<D>(connection, clean).await.map_err(&at_start)?;
+        let versions = Statement::new(&format!("SELECT version FROM {HISTORY_TABLE}"));
+        applied = select::<D, _>(connection, versions).await.map_err(&at_start)?;
     }
     let known = steps.iter().map(|step| step.version).max().unwrap_or(0);
     let newest = applied.iter().copied().max().unwrap_or(0);
@@ -184,13 +186,13 @@ pub(super) async fn migrate<C: Schema>(
              version of kubesvc, or give kubesvc.database.url another database"
         )));
     }
-    let foreign = foreign_tables(connection, &applied, &at_start).await?;
-    move_foreign_tables(connection, &foreign, database, options.vendor, &at_start).await?;
-    note_added(connection, steps, &applied, database, &at_start).await?;
+    let foreign = foreign_tables::<D>(connection, &applied, &at_start).await?;
+    move_foreign_tables::<D>(connection, &foreign, database, options.vendor, &at_start).await?;
+    note_added::<D>(connection, steps, &applied, database, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
     for mut table in tables() {
         table.columns.extend(ADDED.iter().filter(|(_, of, _)| *of == table.name).map(|(.., column)| column));
-        if let Some(lack) = lack(connection, &table).await.map_err(&at_start)? {
+        if let Some(lack) = lack::<D>(connection, &table).await.map_err(&at_start)? {
             let name = table.name;
             return Err(StoreError::Unfit(format!(
                 "the database {database} has lost {lack} of table {name}: restore it from a backup, or start with an \
@@ -198,23 +200,21 @@ pub(super) async fn migrate<C: Schema>(
             )));
         }
     }
-    installation::claim(connection, owner, options, &at_start).await
+    claim::<D>(connection, owner, options, &at_start).await
 }
 
 /// Records migrations of [`ADDED`] whose column exists without a record, because a process died in between or the
 /// history was lost. Runs after foreign tables were renamed, since those may have such a column too.
-async fn note_added<C: Schema>(
-    connection: &mut C,
+async fn note_added<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
     steps: &Migrator,
     applied: &[i64],
     database: &str,
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<(), StoreError> {
     for (version, table, column) in ADDED {
-        let is_there = async |connection: &mut C| {
-            connection.columns_of(table).await.map(|held| held.iter().any(|held| held == column))
-        };
-        if applied.contains(&version) || !is_there(connection).await.map_err(&at_start)? {
+        let held = columns_of::<D>(connection, table).await.map_err(&at_start)?;
+        if applied.contains(&version) || !held.iter().any(|held| held == column) {
             continue;
         }
         if let Some(step) = steps.iter().find(|step| step.version == version) {
@@ -229,29 +229,32 @@ async fn note_added<C: Schema>(
 }
 
 /// Returns what a table lacks to be kubesvc's; `None` if nothing.
-async fn lack<C: Schema>(connection: &mut C, table: &OwnTable) -> Result<Option<String>, sqlx::Error> {
-    let held = connection.columns_of(table.name).await?;
+async fn lack<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    table: &OwnTable,
+) -> Result<Option<String>, sqlx::Error> {
+    let held = columns_of::<D>(connection, table.name).await?;
     if let Some(missing) = table.columns.iter().find(|column| !held.iter().any(|held| held == *column)) {
         return Ok(Some(format!("column {missing}")));
     }
-    if connection.has_key(table.name, table.key).await? {
+    if has_key::<D>(connection, table.name, table.key).await? {
         return Ok(None);
     }
     Ok(Some(format!("the unique key ({})", table.key.join(", "))))
 }
 
 /// Tables that existed before their migration ran and are not kubesvc's.
-async fn foreign_tables<C: Schema>(
-    connection: &mut C,
+async fn foreign_tables<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
     applied: &[i64],
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<Vec<&'static str>, StoreError> {
     let mut foreign = Vec::new();
     for table in tables() {
-        let stands = !connection.columns_of(table.name).await.map_err(&at_start)?.is_empty();
+        let stands = !columns_of::<D>(connection, table.name).await.map_err(&at_start)?.is_empty();
         if !applied.contains(&table.version)
             && stands
-            && lack(connection, &table).await.map_err(&at_start)?.is_some()
+            && lack::<D>(connection, &table).await.map_err(&at_start)?.is_some()
         {
             foreign.push(table.name);
         }
@@ -259,8 +262,8 @@ async fn foreign_tables<C: Schema>(
     Ok(foreign)
 }
 
-async fn move_foreign_tables<C: Schema>(
-    connection: &mut C,
+async fn move_foreign_tables<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
     foreign: &[&str],
     database: &str,
     vendor: VendorTables,
@@ -277,13 +280,14 @@ async fn move_foreign_tables<C: Schema>(
     }
     for table in foreign {
         let kept = format!("{table}_vendor");
-        if !connection.columns_of(&kept).await.map_err(&at_start)?.is_empty() {
+        if !columns_of::<D>(connection, &kept).await.map_err(&at_start)?.is_empty() {
             return Err(StoreError::Unfit(format!(
                 "the database {database} holds a table {table} that is not kubesvc's, and {kept} is taken: rename or \
                  drop one of them"
             )));
         }
-        connection.run(format!("ALTER TABLE {table} RENAME TO {kept}")).await.map_err(&at_start)?;
+        let rename = Statement::new(&format!("ALTER TABLE {table} RENAME TO {kept}"));
+        run::<D>(connection, rename).await.map_err(&at_start)?;
         tracing::warn!(table, kept, "renamed a table that is not kubesvc's");
     }
     Ok(())
@@ -293,7 +297,7 @@ async fn move_foreign_tables<C: Schema>(
 /// to be run again.
 pub(super) fn in_progress(source: Option<sqlx::Error>) -> StoreError {
     let what = "another process migrates the schema (table kubesvc_schema_migrations); waiting for it";
-    DatabaseError::unavailable(SqlFault::Busy, what, source)
+    StoreError::of_fault(Fault::Busy, what, source)
 }
 
 fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) -> StoreError) -> StoreError {
@@ -307,6 +311,68 @@ fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) ->
         )),
         error => StoreError::Unfit(format!("the schema of {database} cannot be brought up to date: {error}")),
     }
+}
+
+/// The table with the installation that owns the database. Two installations on one database would each remove the rows
+/// of the other.
+const INSTALLATION_TABLE: &str = "kubesvc_installation";
+
+/// The installation that opens a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstallationClaim {
+    /// The installation.
+    pub by: Installation,
+    /// Whether the database becomes its own if it is that of another one.
+    pub replaces: bool,
+}
+
+/// Returns the owner of the database.
+///
+/// # Errors
+/// [`StoreError::Claimed`] if that is another installation than the one that opens it.
+async fn check_owner<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    database: &str,
+    options: &OpenOptions,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<Option<Installation>, StoreError> {
+    // An older version has no such table.
+    if columns_of::<D>(connection, INSTALLATION_TABLE).await.map_err(&at_start)?.is_empty() {
+        return Ok(None);
+    }
+    let owner =
+        Statement::new(&format!("SELECT namespace_uid, namespace FROM {INSTALLATION_TABLE} WHERE id = 1"));
+    let owner = select::<D, (String, String)>(connection, owner).await.map_err(&at_start)?.pop();
+    let owner = owner.map(|(uid, namespace)| Installation { namespace, uid });
+    match (&owner, &options.claim) {
+        (Some(owner), Some(claim)) if owner.uid != claim.by.uid && !claim.replaces => {
+            Err(StoreError::Claimed { database: database.to_owned(), owner: owner.clone() })
+        }
+        _ => Ok(owner),
+    }
+}
+
+/// Records the installation that opens the database as its owner.
+async fn claim<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    owner: Option<Installation>,
+    options: &OpenOptions,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    let Some(claim) = &options.claim else { return Ok(()) };
+    match owner {
+        Some(owner) if owner == claim.by => return Ok(()),
+        Some(_) => {
+            run::<D>(connection, Statement::new(&format!("DELETE FROM {INSTALLATION_TABLE}")))
+                .await
+                .map_err(&at_start)?;
+        }
+        None => {}
+    }
+    let columns = "id, namespace_uid, namespace, claimed_at";
+    let insert = Statement::new(&format!("INSERT INTO {INSTALLATION_TABLE} ({columns}) VALUES (1, ?, ?, ?)"));
+    let insert = insert.bind(&claim.by.uid).bind(&claim.by.namespace).bind(super::now());
+    run::<D>(connection, insert).await.map_err(&at_start)
 }
 
 #[cfg(test)]

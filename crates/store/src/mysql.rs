@@ -17,11 +17,9 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
-use kubesvc_core::Installation;
-
 use super::dialect::Dialect as _;
 use super::error::is_busy;
-use super::migrations::{self, Schema};
+use super::migrations;
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
 use super::url::ServerAddress;
@@ -37,9 +35,6 @@ static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps!("mysql"))
 /// locks block all others.
 const IDLE_TIMEOUT_SECONDS: u64 = 11 * 60;
 
-/// Age from which a migration without an end is one whose process died, in seconds. Of one that takes longer, the
-/// statement blocks the other nodes of a cluster.
-const MIGRATION_STEP_SECONDS: u64 = 10;
 /// Interval at which a migration of another process is looked at.
 const MIGRATION_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -128,7 +123,7 @@ async fn migrate(
         }
         loop {
             let database = address.to_string();
-            match migrations::migrate(&mut connection, &STEPS, &database, opening, at_start).await {
+            match migrations::migrate::<MySql>(&mut connection, &STEPS, &database, opening, at_start).await {
                 Err(error) if is_busy(&error) => {
                     tracing::info!(
                         database,
@@ -146,66 +141,4 @@ async fn migrate(
         connection.close().await.map_err(at_start)?;
     }
     result
-}
-
-impl Schema for MySqlConnection {
-    async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, sqlx::Error> {
-        sqlx::query_scalar(
-            "SELECT CAST(column_name AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() \
-             AND table_name = ?",
-        )
-        .bind(table)
-        .fetch_all(self)
-        .await
-    }
-
-    async fn has_key(&mut self, table: &str, columns: &[&str]) -> Result<bool, sqlx::Error> {
-        let pairs: Vec<(String, String)> = sqlx::query_as(
-            "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) FROM information_schema.statistics \
-             WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 AND sub_part IS NULL \
-             ORDER BY 1",
-        )
-        .bind(table)
-        .fetch_all(self)
-        .await?;
-        Ok(migrations::has_key(&pairs, columns))
-    }
-
-    async fn is_migrated_by_another(&mut self) -> Result<bool, sqlx::Error> {
-        let sql = format!(
-            "SELECT CAST(COUNT(*) AS SIGNED) FROM {} WHERE NOT success AND installed_on BETWEEN \
-             NOW() - INTERVAL {MIGRATION_STEP_SECONDS} SECOND AND NOW() + INTERVAL {MIGRATION_STEP_SECONDS} SECOND",
-            migrations::HISTORY_TABLE
-        );
-        let begun: i64 = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(self).await?;
-        Ok(begun > 0)
-    }
-
-    async fn applied(&mut self) -> Result<Vec<i64>, sqlx::Error> {
-        sqlx::query_scalar("SELECT version FROM kubesvc_schema_migrations").fetch_all(self).await
-    }
-
-    async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(self).await.map(drop)
-    }
-
-    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
-        let row: Option<(String, String)> =
-            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
-                .fetch_optional(self)
-                .await?;
-        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
-    }
-
-    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
-        sqlx::query(
-            "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
-        )
-        .bind(&owner.uid)
-        .bind(&owner.namespace)
-        .bind(claimed_at)
-        .execute(self)
-        .await
-        .map(drop)
-    }
 }

@@ -13,15 +13,13 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
-use kubesvc_core::Installation;
-
 use super::dialect::Dialect as _;
-use super::migrations::{self, Schema};
+use super::error::at_start;
+use super::migrations;
 use super::sql::pools::Pools;
 use super::sql::{self, LOCK_TIMEOUT_SECONDS, MAX_BUSY_RETRIES, SERVER_STATEMENT_SECONDS, SqlStore};
 use super::url::ServerAddress;
 use super::{OpenOptions, StoreError};
-use dialect::at_start;
 
 mod dialect;
 
@@ -69,7 +67,7 @@ fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
     }
     // Set the default explicitly, or sqlx would read PGSSLMODE.
     options = options.ssl_mode(match &address.tls_mode {
-        Some(mode) => mode.parse().map_err(|error| at_start(address, error))?,
+        Some(mode) => mode.parse().map_err(|error| at_start::<Postgres>(address, error))?,
         None => PgSslMode::Prefer,
     });
     if let Some(path) = &address.authority {
@@ -90,7 +88,7 @@ async fn migrate(
     address: &ServerAddress,
     opening: &OpenOptions,
 ) -> Result<(), StoreError> {
-    let at_start = |error| at_start(address, error);
+    let at_start = |error| at_start::<Postgres>(address, error);
     let mut connection = sql::connect(options.connect(), at_start).await?;
     let result = async {
         let wait = format!("SET lock_timeout = '{SERVER_STATEMENT_SECONDS}s'");
@@ -100,7 +98,8 @@ async fn migrate(
             .execute(&mut connection)
             .await
             .map_err(at_start)?;
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), opening, at_start).await
+        migrations::migrate::<Postgres>(&mut connection, &STEPS, &address.to_string(), opening, at_start)
+            .await
     };
     let result = sql::started(result).await;
     // The lock is released with the connection.
@@ -108,56 +107,6 @@ async fn migrate(
         connection.close().await.map_err(at_start)?;
     }
     result
-}
-
-impl Schema for PgConnection {
-    async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, sqlx::Error> {
-        sqlx::query_scalar(
-            "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 \
-             AND NOT attisdropped",
-        )
-        .bind(table)
-        .fetch_all(self)
-        .await
-    }
-
-    async fn has_key(&mut self, table: &str, columns: &[&str]) -> Result<bool, sqlx::Error> {
-        let pairs: Vec<(String, String)> = sqlx::query_as(
-            "SELECT i.indexrelid::text, a.attname::text FROM pg_index i JOIN pg_attribute a \
-             ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) \
-             WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL AND i.indisvalid ORDER BY 1",
-        )
-        .bind(table)
-        .fetch_all(self)
-        .await?;
-        Ok(migrations::has_key(&pairs, columns))
-    }
-
-    async fn applied(&mut self) -> Result<Vec<i64>, sqlx::Error> {
-        sqlx::query_scalar("SELECT version FROM kubesvc_schema_migrations").fetch_all(self).await
-    }
-
-    async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(self).await.map(drop)
-    }
-
-    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
-        let row: Option<(String, String)> =
-            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
-                .fetch_optional(self)
-                .await?;
-        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
-    }
-
-    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, $1, $2, $3)")
-            .bind(&owner.uid)
-            .bind(&owner.namespace)
-            .bind(claimed_at)
-            .execute(self)
-            .await
-            .map(drop)
-    }
 }
 
 #[cfg(test)]

@@ -12,13 +12,14 @@ use futures::TryStreamExt as _;
 use sqlx::{Connection as _, Database};
 
 use super::dialect::Dialect;
-use super::error::{self, DatabaseError, SqlFault};
-use super::migrations::Schema as _;
+use super::error::{self, Fault};
 use super::{Store, StoreError};
+use columns::FromColumns;
 use driver::Driver as _;
 use pools::{PoolSettings, PoolUse, Pools};
 use statement::Statement;
 
+pub(super) mod columns;
 pub(super) mod driver;
 pub(super) mod pools;
 pub(super) mod statement;
@@ -125,15 +126,17 @@ impl<D: Dialect> SqlStore<D> {
         self.pools.give_back(connection, &result);
         result
     }
+
+    /// Reads the first columns of all rows of a result.
+    pub(crate) async fn select<T: FromColumns>(&self, statement: Statement<D>) -> Result<Vec<T>, StoreError> {
+        self.read(async |session| session.select(statement).await).await
+    }
 }
 
 #[async_trait]
 impl<D: Dialect> Store for SqlStore<D> {
     async fn ping(&self) -> Result<(), StoreError> {
-        self.read(async |session| {
-            session.all(Statement::new("SELECT count(*) FROM kubesvc_meta"), |_| Ok(())).await.map(drop)
-        })
-        .await
+        self.select::<i64>(Statement::new("SELECT count(*) FROM kubesvc_meta")).await.map(drop)
     }
 
     fn pools(&self) -> Vec<PoolSettings> {
@@ -168,19 +171,26 @@ impl<D: Dialect> SqlSession<'_, D> {
         }
     }
 
-    /// Reads the rows of a short result, with one time limit for all.
+    /// Reads all rows of a result, with a time limit for each row.
     pub(crate) async fn all<T: Send>(
         &mut self,
         statement: Statement<D>,
-        read: impl Fn(&RowOf<D>) -> Result<T, sqlx::Error> + Send,
+        read: impl Fn(&RowOf<D>) -> Result<T, sqlx::Error> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
-        let (sql, arguments) = statement.into_parts().map_err(D::classify)?;
-        let rows: Vec<_> =
-            bounded::<D, _>(D::Database::fetch(self.connection, sql, arguments).try_collect()).await?;
-        rows.iter().map(read).collect::<Result<_, _>>().map_err(D::classify)
+        let mut found = Vec::new();
+        self.each(statement, |row| found.push(read(row))).await?;
+        found.into_iter().collect::<Result<_, _>>().map_err(D::classify)
     }
 
-    /// Calls `take` for each row of a result that may be long, with a time limit for each row.
+    /// Reads the first columns of all rows of a result, with a time limit for each row.
+    pub(crate) async fn select<T: FromColumns>(
+        &mut self,
+        statement: Statement<D>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.all(statement, T::from_columns::<D::Database>).await
+    }
+
+    /// Calls `take` for each row of a result, with a time limit for each row.
     pub(crate) async fn each(
         &mut self,
         statement: Statement<D>,
@@ -196,7 +206,7 @@ impl<D: Dialect> SqlSession<'_, D> {
 
     /// Names of a table's columns; empty if there is no such table.
     pub(crate) async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, StoreError> {
-        bounded::<D, _>(self.connection.columns_of(table)).await
+        self.select(Statement::new(D::COLUMNS_OF).bind(table)).await
     }
 }
 
@@ -240,5 +250,5 @@ pub(crate) async fn started(work: impl Future<Output = Result<(), StoreError>>) 
 }
 
 fn hangs() -> StoreError {
-    DatabaseError::unavailable(SqlFault::Other, "the database does not answer in time", None)
+    StoreError::of_fault(Fault::TooSlow, "the database does not answer in time", None)
 }

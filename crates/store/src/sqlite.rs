@@ -11,17 +11,14 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{AssertSqlSafe, Connection as _};
-
-use kubesvc_core::Installation;
 
 use super::dialect::Dialect as _;
-use super::migrations::{self, Schema};
+use super::migrations;
 use super::sql::pools::{MAX_READERS, Pools};
 use super::sql::{self, SqlStore};
 use super::{OpenOptions, StoreError};
@@ -96,52 +93,8 @@ pub(super) async fn open_with(
 async fn migrate(pool: &SqlitePool, path: &Path, opening: &OpenOptions) -> Result<(), StoreError> {
     let at_start = |error| at_start(path, error);
     let mut connection = pool.acquire().await.map_err(at_start)?;
-    migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), opening, at_start).await?;
+    migrations::migrate::<Sqlite>(&mut connection, &STEPS, &path.display().to_string(), opening, at_start)
+        .await?;
     // Statements prepared before the migration are stale.
     connection.clear_cached_statements().await.map_err(at_start)
-}
-
-impl Schema for SqliteConnection {
-    async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, sqlx::Error> {
-        sqlx::query_scalar("SELECT name FROM pragma_table_info(?)").bind(table).fetch_all(self).await
-    }
-
-    async fn has_key(&mut self, table: &str, columns: &[&str]) -> Result<bool, sqlx::Error> {
-        let pairs: Vec<(String, String)> = sqlx::query_as(
-            "SELECT i.name, c.name FROM pragma_index_list(?) i, pragma_index_info(i.name) c WHERE i.\"unique\" \
-             ORDER BY 1",
-        )
-        .bind(table)
-        .fetch_all(self)
-        .await?;
-        Ok(migrations::has_key(&pairs, columns))
-    }
-
-    async fn applied(&mut self) -> Result<Vec<i64>, sqlx::Error> {
-        sqlx::query_scalar("SELECT version FROM kubesvc_schema_migrations").fetch_all(self).await
-    }
-
-    async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
-        sqlx::query(AssertSqlSafe(sql)).execute(self).await.map(drop)
-    }
-
-    async fn owner(&mut self) -> Result<Option<Installation>, sqlx::Error> {
-        let row: Option<(String, String)> =
-            sqlx::query_as("SELECT namespace_uid, namespace FROM kubesvc_installation WHERE id = 1")
-                .fetch_optional(self)
-                .await?;
-        Ok(row.map(|(uid, namespace)| Installation { namespace, uid }))
-    }
-
-    async fn set_owner(&mut self, owner: &Installation, claimed_at: i64) -> Result<(), sqlx::Error> {
-        sqlx::query(
-            "INSERT INTO kubesvc_installation (id, namespace_uid, namespace, claimed_at) VALUES (1, ?, ?, ?)",
-        )
-        .bind(&owner.uid)
-        .bind(&owner.namespace)
-        .bind(claimed_at)
-        .execute(self)
-        .await
-        .map(drop)
-    }
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::leases::Times;
 use kubesvc_core::agent_resource::AgentSession;
 use kubesvc_core::lifecycle::{AgentReport, ClusterIdentity, Offer};
-use kubesvc_core::report_outbox::{OutboxIdentity, OutboxResult, SessionReport, awaited};
+use kubesvc_core::report_outbox::{OutboxResult, SessionReport, awaited};
 use kubesvc_core::{
     Grant, GrantEpoch, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec,
     KubesvcAgentStatus, State, object_names,
@@ -85,7 +85,7 @@ fn held(uid: &str) -> OutboxEntry {
         uid: uid.into(),
         epoch: GrantEpoch(4),
         result: OutboxResult::Held,
-        identity: Some(OutboxIdentity::default()),
+        identity: Some(ClusterIdentity::default()),
         ..OutboxEntry::default()
     }
 }

@@ -49,12 +49,7 @@ impl SessionSubscriber for DirtyOutboxes {
                 self.0.wake(serial);
                 change.speaker.into_iter().for_each(|speaker| self.0.wake(speaker));
             }
-            SessionEvent::Ended { .. }
-            | SessionEvent::Listed(_)
-            | SessionEvent::ProblemsChanged
-            | SessionEvent::ReachableChanged(_)
-            | SessionEvent::FenceLost(_)
-            | SessionEvent::NamespacesWritten(_) => {}
+            _ => {}
         }
     }
 

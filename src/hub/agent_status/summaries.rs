@@ -36,17 +36,13 @@ pub(crate) struct DirtySummaries(Arc<WorkQueue<u64>>);
 impl SessionSubscriber for DirtySummaries {
     fn session_event(&self, serial: u64, event: SessionEvent<'_>) {
         match event {
-            SessionEvent::OfferChanged(..)
-            | SessionEvent::CachingReportChanged(_)
-            | SessionEvent::ReachableChanged(_)
-            | SessionEvent::FenceLost(_)
-            | SessionEvent::NamespacesWritten(_) => {}
             SessionEvent::Stood { .. }
             | SessionEvent::Ended { .. }
             | SessionEvent::AnswerChanged(_)
             | SessionEvent::Released(_)
             | SessionEvent::Listed(_)
             | SessionEvent::ProblemsChanged => self.0.wake(serial),
+            _ => {}
         }
     }
 }

@@ -56,7 +56,7 @@ fn fence(caching_epoch: i64) -> Fence {
 
 /// The scope, under a number of the agent's.
 fn declaration(scope_id: u32, settings: Settings) -> ScopeDeclaration {
-    let scope = Some(Scope { kind: "Pod".into(), ..Scope::default() });
+    let scope = Some(Scope { kind: "Pod".into(), version: "v1".into(), ..Scope::default() });
     ScopeDeclaration { scope_id, scope, shape: settings.shape.into(), filter: settings.filter.into() }
 }
 

@@ -150,12 +150,12 @@ async fn progress(caching: Arc<Caching>, read: ProgressRead) -> FinishedRead {
 }
 
 async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> FinishedRead {
-    let rows = read.scope.rows(&read.account, &*caching.ports.mapper).map(Arc::clone);
+    let kind = read.scope.rows(&read.account, &*caching.ports.mapper).map(|rows| rows.kind().to_owned());
     // Without rows there is no basis; why is logged with the scope's first batch.
-    let Ok(rows) = rows else { return FinishedRead::Basis(Box::new(read), Vec::new(), true) };
+    let Ok(kind) = kind else { return FinishedRead::Basis(Box::new(read), Vec::new(), true) };
     let (store, namespace) = (&caching.ports.store, &read.scope.key.namespace);
     let page = until_read(&caching, &caching.basis_reads, || {
-        store.basis(&read.account, rows.cached_kind(), namespace, read.after.as_ref(), BASIS_PAGE)
+        store.basis(&read.account, &kind, namespace, read.after.as_ref(), BASIS_PAGE)
     });
     let mut page = page.await;
     let is_last = page.len() < usize::try_from(BASIS_PAGE).unwrap_or(usize::MAX);

@@ -1,8 +1,7 @@
 //! The rows of events: the port that names them, and the decoding of bodies. No I/O.
 
-use std::sync::Arc;
-
 use kubesvc_core::AgentId;
+use kubesvc_core::cache::object_row::{NamedObject, RowError, RowNaming};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::blob::Encoding;
 use kubesvc_core::wire::events::event::{Body, Operation};
@@ -17,36 +16,13 @@ const ZSTD_LEVEL: i32 = 1;
 /// Hash of a body of which the agent knows none.
 const NO_HASH: [u8; 32] = [0; 32];
 
-/// A scope or an event of which no row can be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct MappingError(pub String);
-
 /// Names the rows of accounts' scopes.
 pub trait RowMapper: Send + Sync {
     /// Prepares the rows of a scope of an account.
     ///
     /// # Errors
     /// A scope that has no rows.
-    fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError>;
-}
-
-/// Names the rows of one scope of an account.
-pub trait ScopeRows: Send + Sync {
-    /// Returns `kubesvc_cache.kind` of its rows.
-    fn cached_kind(&self) -> &str;
-
-    /// Returns the id of an object's row.
-    ///
-    /// # Errors
-    /// A name that no object of the scope can have.
-    fn id(&self, namespace: &str, name: &str) -> Result<String, MappingError>;
-
-    /// Returns the row of an object with its relations.
-    ///
-    /// # Errors
-    /// An event of which no row can be made.
-    fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError>;
+    fn naming(&self, account: &str, scope: &Scope) -> Result<RowNaming, RowError>;
 }
 
 /// How bodies are stored.
@@ -74,9 +50,9 @@ pub(crate) enum RowBodyError {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnstoredItem {
     #[error("the scope {0:?} has no rows")]
-    Scope(Scope, #[source] MappingError),
+    Scope(Scope, #[source] RowError),
     #[error("an object is left out")]
-    Row(#[source] MappingError),
+    Row(#[source] RowError),
     #[error("the object {namespace}/{name} is stored without its body")]
     Body {
         namespace: String,
@@ -98,7 +74,7 @@ pub(crate) fn decode<R>(
     let mut changes = Vec::with_capacity(batch.events.len());
     for AcceptedEvent { scope, event, .. } in batch.events {
         let change = match scope.rows(&batch.account, mapper) {
-            Ok(rows) => change(&**rows, event, &mut bodies, &mut left_out).map_err(UnstoredItem::Row),
+            Ok(rows) => change(rows, event, &mut bodies, &mut left_out).map_err(UnstoredItem::Row),
             Err(why) => Err(UnstoredItem::Scope(scope.scope.clone(), why)),
         };
         match change {
@@ -113,7 +89,7 @@ pub(crate) fn decode<R>(
             AcceptedScopeChange::Added(scope) => match scope.rows(&batch.account, mapper) {
                 Ok(rows) => scopes.push(ScopeChange::Added(ScopeRow {
                     key: scope.key.clone(),
-                    cached_kind: rows.cached_kind().to_owned(),
+                    cached_kind: rows.kind().to_owned(),
                     shape: scope.shape.clone(),
                     filter: scope.filter.clone(),
                 })),
@@ -138,11 +114,11 @@ pub(crate) fn decode<R>(
 }
 
 fn change(
-    rows: &dyn ScopeRows,
+    rows: &RowNaming,
     mut event: Event,
     bodies: &mut Bodies,
     left_out: &mut Vec<UnstoredItem>,
-) -> Result<(String, RowChange), MappingError> {
+) -> Result<(String, RowChange), RowError> {
     if event.op() == Operation::Delete {
         return Ok((rows.id(&event.namespace, &event.name)?, None));
     }
@@ -157,8 +133,25 @@ fn change(
     if event.hash.is_empty() {
         event.hash = NO_HASH.to_vec();
     }
-    let row = rows.row(&event, body)?;
+    let row = object_row(rows.object_row(&event)?, body);
     Ok((row.id.clone(), Some(row)))
+}
+
+/// The row of an object with its body.
+pub(crate) fn object_row(named: NamedObject, body: ObjectBody) -> ObjectRow {
+    ObjectRow {
+        id: named.id,
+        kind: named.kind,
+        application: named.application,
+        namespace: named.namespace,
+        name: named.name,
+        api_version: Some(named.api_version),
+        uid: named.uid,
+        resource_version: named.resource_version,
+        body_hash: named.body_hash,
+        body,
+        relations: named.relations.relations,
+    }
 }
 
 /// The bodies of a batch, as they are stored. What decompresses them is made once: it takes longer to make than to use.

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use kubesvc_core::cache::keys::{ScopeKey, ScopeKeyError};
+use kubesvc_core::cache::object_row::{RowError, RowNaming};
 use kubesvc_core::wire::common::Scope;
 use kubesvc_core::wire::events::ScopeDeclaration;
 
-use super::row_mapping::{MappingError, RowMapper, ScopeRows};
+use super::row_mapping::RowMapper;
 
 /// Maximum number of scopes of one account.
 pub(crate) const MAX_SCOPES: usize = 5_000;
@@ -43,7 +44,7 @@ pub(crate) struct DeclaredScope {
     pub(crate) scope: Scope,
     pub(crate) shape: String,
     pub(crate) filter: String,
-    rows: OnceLock<Result<Arc<dyn ScopeRows>, MappingError>>,
+    rows: OnceLock<Result<RowNaming, RowError>>,
 }
 
 impl fmt::Debug for DeclaredScope {
@@ -78,12 +79,8 @@ impl DeclaredScope {
     }
 
     /// What names the scope's rows; made once.
-    pub(crate) fn rows(
-        &self,
-        account: &str,
-        mapper: &dyn RowMapper,
-    ) -> Result<&Arc<dyn ScopeRows>, MappingError> {
-        self.rows.get_or_init(|| mapper.scope(account, &self.scope)).as_ref().map_err(Clone::clone)
+    pub(crate) fn rows(&self, account: &str, mapper: &dyn RowMapper) -> Result<&RowNaming, RowError> {
+        self.rows.get_or_init(|| mapper.naming(account, &self.scope)).as_ref().map_err(Clone::clone)
     }
 }
 

@@ -96,12 +96,7 @@ impl SessionSubscriber for LeaderWakes {
             }
             SessionEvent::Listed(accounts) => self.0.wake_all(accounts.iter().cloned()),
             SessionEvent::OfferChanged(uid, change) if change.matters => self.0.wake(uid.to_owned()),
-            SessionEvent::Released(_)
-            | SessionEvent::ProblemsChanged
-            | SessionEvent::OfferChanged(..)
-            | SessionEvent::ReachableChanged(_)
-            | SessionEvent::FenceLost(_)
-            | SessionEvent::NamespacesWritten(_) => {}
+            _ => {}
         }
     }
 }

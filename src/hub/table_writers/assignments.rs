@@ -8,18 +8,16 @@ mod row_diff;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::{Mutex, watch};
 use tracing::{info, warn};
 
 use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::table_writers::{RETRY_DELAYS, TableWriters, with_timeout};
-use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
-use kubesvc_store::{Assignment, AssignmentChanges, Store, StoreError};
+use kubesvc_store::{AssignmentChanges, StoreError};
 use row_diff::{AssignmentKey, HeldAs, HoldChange, RowDiff};
 
 /// Interval between writes of changed rows.
@@ -32,59 +30,6 @@ const MAX_CHANGES_PER_FLUSH: usize = 1_000_000;
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay of the first check after a start or a change.
 const FIRST_CHECK_DELAY: Duration = Duration::from_secs(5);
-
-/// The rows of this replica.
-#[async_trait]
-pub trait AssignmentRows: Send + Sync {
-    /// Returns all of them.
-    ///
-    /// # Errors
-    /// The database is unavailable.
-    async fn read(&self) -> Result<Vec<Assignment>, StoreError>;
-
-    /// Returns the accounts of any replica whose row has another number of agents than there are assignments.
-    ///
-    /// # Errors
-    /// The database is unavailable.
-    async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
-
-    /// Writes all of these changes or none.
-    ///
-    /// # Errors
-    /// The database is unavailable or refuses them.
-    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError>;
-}
-
-/// The rows of one replica in the database.
-pub struct StoredAssignments {
-    store: Arc<dyn Store>,
-    replica_id: ReplicaId,
-}
-
-impl StoredAssignments {
-    /// Creates the rows of this replica.
-    pub fn new(store: Arc<dyn Store>, replica_id: &ReplicaId) -> Self {
-        Self { store, replica_id: replica_id.to_owned() }
-    }
-}
-
-#[async_trait]
-impl AssignmentRows for StoredAssignments {
-    async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
-        self.store.assignments(&self.replica_id).await
-    }
-
-    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
-        self.store.miscounted().await
-    }
-
-    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
-        crash_points::point("assignments:before");
-        let written = self.store.write_assignments(&self.replica_id, changes).await;
-        crash_points::point("assignments:after");
-        written
-    }
-}
 
 /// Sessions and accounts whose rows may have to change.
 #[derive(Default)]
@@ -102,12 +47,7 @@ impl SessionSubscriber for DirtyAssignments {
             SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) => {
                 self.0.wake((serial, uid.to_owned()));
             }
-            SessionEvent::Listed(_)
-            | SessionEvent::ProblemsChanged
-            | SessionEvent::OfferChanged(..)
-            | SessionEvent::CachingReportChanged(_)
-            | SessionEvent::FenceLost(_)
-            | SessionEvent::NamespacesWritten(_) => {}
+            _ => {}
         }
     }
 
@@ -231,24 +171,31 @@ impl AssignmentWriter {
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
-        let rows = &self.tables.rows.assignments;
         self.diff.begin_round();
         let is_check = !self.diff.is_read();
         if is_check {
-            let read = with_timeout(rows.read()).await?;
+            let TableWriters { rows, context, .. } = &*self.tables;
+            let read = with_timeout(rows.assignments.assignments(context.replicas.id())).await?;
             self.diff.read(read.into_iter());
         }
         while let Some(changes) = self.diff.changes(MAX_ROWS_PER_TRANSACTION) {
-            with_timeout(rows.write(&changes)).await?;
+            self.write(&changes).await?;
             self.diff.written(&changes);
         }
         if is_check {
-            for names in with_timeout(rows.miscounted()).await?.chunks(MAX_ROWS_PER_TRANSACTION) {
+            let miscounted = with_timeout(self.tables.rows.assignments.miscounted()).await?;
+            for names in miscounted.chunks(MAX_ROWS_PER_TRANSACTION) {
                 let changes = AssignmentChanges { recounts: names.to_vec(), ..AssignmentChanges::default() };
-                with_timeout(rows.write(&changes)).await?;
+                self.write(&changes).await?;
             }
         }
         Ok(())
+    }
+
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
+        let TableWriters { rows, context, .. } = &*self.tables;
+        let write = rows.assignments.write_assignments(context.replicas.id(), changes);
+        with_timeout(crash_points::around(Some("assignments"), write)).await
     }
 }
 

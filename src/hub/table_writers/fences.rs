@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
@@ -23,7 +22,7 @@ use kubesvc_core::{CachingEpoch, KubesvcAccount, State};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::work_queue::WorkQueue;
-use kubesvc_store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
+use kubesvc_store::{Fence, RaiseOutcome, StoreError};
 
 /// Maximum number of fences in one transaction.
 const MAX_FENCES_PER_TRANSACTION: usize = 256;
@@ -33,39 +32,6 @@ const REFUSED_RETRY_DELAY: Duration = Duration::from_secs(30);
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of accounts handled in one pass.
 const MAX_ACCOUNTS_PER_PASS: usize = 100_000;
-
-/// The fences.
-#[async_trait]
-pub trait FenceRows: Send + Sync {
-    /// Raises fences; see [`Store::raise_fences`].
-    ///
-    /// # Errors
-    /// The database is unavailable or refuses one.
-    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
-
-    /// Returns all fences.
-    ///
-    /// # Errors
-    /// The database is unavailable.
-    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError>;
-}
-
-/// The fences in the database.
-pub struct StoredFences(pub Arc<dyn Store>);
-
-#[async_trait]
-impl FenceRows for StoredFences {
-    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
-        crash_points::point("fence:before");
-        let raised = self.0.raise_fences(fences).await;
-        crash_points::point("fence:after");
-        raised
-    }
-
-    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError> {
-        self.0.fences().await
-    }
-}
 
 /// Accounts whose fence may have to be raised.
 #[derive(Default)]
@@ -78,13 +44,7 @@ impl SessionSubscriber for DirtyFences {
             SessionEvent::AnswerChanged(uid) | SessionEvent::Released(uid) | SessionEvent::FenceLost(uid) => {
                 self.0.wake(uid.to_owned());
             }
-            SessionEvent::Ended { .. }
-            | SessionEvent::Listed(_)
-            | SessionEvent::ProblemsChanged
-            | SessionEvent::OfferChanged(..)
-            | SessionEvent::CachingReportChanged(_)
-            | SessionEvent::ReachableChanged(_)
-            | SessionEvent::NamespacesWritten(_) => {}
+            _ => {}
         }
     }
 
@@ -131,7 +91,7 @@ struct FenceReconciler {
 impl FenceReconciler {
     /// Reads all fences. Returns the accounts whose fence must be raised again.
     async fn check(&mut self) -> Result<Vec<String>, StoreError> {
-        let rows = with_timeout(self.tables.rows.fences.standing()).await?;
+        let rows = with_timeout(self.tables.rows.fences.fences()).await?;
         self.stored = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
         let mut uids = Vec::new();
         for session in self.tables.sessions.registry.connected() {
@@ -174,13 +134,19 @@ impl FenceReconciler {
         }
     }
 
+    /// Raises fences in one transaction.
+    async fn raise_in_one(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
+        let raise = self.tables.rows.fences.raise_fences(fences);
+        with_timeout(crash_points::around(Some("fence"), raise)).await
+    }
+
     /// Raises fences. One that the database refuses is absent in the result, and does not block the others.
     async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
-        match with_timeout(self.tables.rows.fences.raise(fences)).await {
+        match self.raise_in_one(fences).await {
             Err(StoreError::Refused { .. }) => {
                 let mut raised = Vec::new();
                 for fence in fences.chunks(1) {
-                    match with_timeout(self.tables.rows.fences.raise(fence)).await {
+                    match self.raise_in_one(fence).await {
                         Ok(one) => raised.extend(one),
                         Err(problem @ StoreError::Refused { .. }) => {
                             if self.tables.context.may_log("fences", None) {

@@ -8,7 +8,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
 use tracing::{debug, warn};
 
@@ -16,7 +15,7 @@ use crate::hub::sessions::events::{SessionEvent, SessionSubscriber};
 use crate::hub::table_writers::{RETRY_DELAYS, ROWLESS_RETRY_DELAY, TableWriters};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::work_queue::WorkQueue;
-use kubesvc_store::{NamespaceList, Store, StoreError};
+use kubesvc_store::{NamespaceList, NamespaceStore, StoreError};
 
 /// Maximum number and total bytes of lists in one write.
 const MAX_LISTS_PER_WRITE: usize = 256;
@@ -188,26 +187,6 @@ impl TableWriters {
     }
 }
 
-/// Where the lists are written.
-#[async_trait]
-pub trait NamespaceRows: Send + Sync {
-    /// Writes all of these lists or none. Returns the uids without a row.
-    ///
-    /// # Errors
-    /// The database is unavailable or refuses one.
-    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
-}
-
-/// The lists in the database.
-pub struct StoredNamespaces(pub Arc<dyn Store>);
-
-#[async_trait]
-impl NamespaceRows for StoredNamespaces {
-    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
-        self.0.put_namespace_lists(lists).await
-    }
-}
-
 /// Lists that were not written.
 #[derive(Debug, Default)]
 struct UnwrittenLists {
@@ -318,15 +297,15 @@ async fn write(tables: &TableWriters, uids: &[String]) -> UnwrittenLists {
     missed
 }
 
-async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut UnwrittenLists) {
+async fn put(rows: &dyn NamespaceStore, lists: &[NamespaceList], missed: &mut UnwrittenLists) {
     if lists.is_empty() {
         return;
     }
-    match rows.put(lists).await {
+    match rows.put_namespace_lists(lists).await {
         // One list at fault does not block the others.
         Err(StoreError::Refused { .. }) if lists.len() > 1 => {
             for list in lists.chunks(1) {
-                missed.take(list, rows.put(list).await);
+                missed.take(list, rows.put_namespace_lists(list).await);
             }
         }
         answer => missed.take(lists, answer),

@@ -7,11 +7,11 @@ use kube::core::Status;
 use parking_lot::Mutex;
 
 use crate::hub::AccountObjects;
-use crate::hub::{AssignmentRows, FenceRows, NamespaceRows};
-use kubesvc_core::{AgentId, KubesvcAccount};
+use kubesvc_core::{AgentId, KubesvcAccount, ReplicaId};
 use kubesvc_runtime::kube_access::{KubeError, KubeRequest};
 use kubesvc_store::{
-    Assignment, AssignmentChanges, Fence, NamespaceList, RaiseOutcome, StoreError, StoredFence,
+    Assignment, AssignmentChanges, AssignmentStore, Fence, FenceStore, NamespaceList, NamespaceStore,
+    RaiseOutcome, StoreError, StoredFence,
 };
 
 /// Accounts at an API server in memory. Writes are not shown in the index.
@@ -102,8 +102,8 @@ pub(super) struct FakeRows {
 }
 
 #[async_trait]
-impl AssignmentRows for FakeRows {
-    async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
+impl AssignmentStore for FakeRows {
+    async fn assignments(&self, _: &ReplicaId) -> Result<Vec<Assignment>, StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }
@@ -117,7 +117,11 @@ impl AssignmentRows for FakeRows {
         Ok(self.miscounted.lock().clone())
     }
 
-    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
+    async fn assigned_replicas(&self) -> Result<Vec<ReplicaId>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn write_assignments(&self, _: &ReplicaId, changes: &AssignmentChanges) -> Result<(), StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }
@@ -135,8 +139,8 @@ impl AssignmentRows for FakeRows {
 }
 
 #[async_trait]
-impl FenceRows for FakeRows {
-    async fn raise(&self, raised: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
+impl FenceStore for FakeRows {
+    async fn raise_fences(&self, raised: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }
@@ -152,7 +156,7 @@ impl FenceRows for FakeRows {
         Ok(raised.iter().map(|fence| (fence.uid.clone(), raise(fence))).collect())
     }
 
-    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError> {
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError> {
         let standing = |fence: &Fence| StoredFence {
             uid: fence.uid.clone(),
             epoch: fence.epoch,
@@ -163,8 +167,12 @@ impl FenceRows for FakeRows {
 }
 
 #[async_trait]
-impl NamespaceRows for FakeRows {
-    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+impl NamespaceStore for FakeRows {
+    async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
+        Ok(None)
+    }
+
+    async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }

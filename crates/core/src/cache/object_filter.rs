@@ -11,8 +11,6 @@ use super::selection::SelectedScope;
 
 /// Annotation: objects on which it is `true` are never cached.
 pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
-/// The annotations that [`ObjectFilter::leaves_out`] asks for.
-pub const FILTER_ANNOTATIONS: [&str; 2] = [APPLICATION_ANNOTATION, IGNORE_ANNOTATION];
 
 /// What one scope leaves out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,8 +34,8 @@ impl ObjectFilter {
         Self::new(omit_namespaces, account.only_spinnaker_managed)
     }
 
-    /// Why an object of the scope is not cached; `None` if it is. `annotation` returns the value of one of
-    /// [`FILTER_ANNOTATIONS`] as the object has it.
+    /// Why an object of the scope is not cached; `None` if it is. `annotation` returns the value of
+    /// [`APPLICATION_ANNOTATION`] or [`IGNORE_ANNOTATION`] as the object has it.
     pub fn leaves_out<'a>(
         &self,
         namespace: &str,

@@ -1,6 +1,8 @@
 //! What the leader has observed about one account. Every fact is absent, unknown or known.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::credential_expiry::CredentialExpiry;
 use crate::failure::Failure;
@@ -133,14 +135,17 @@ pub struct CachingReport {
     pub is_unreadable: bool,
 }
 
-/// The cluster an agent reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The cluster that an agent reached.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClusterIdentity {
-    /// uid of the namespace kube-system; empty where it may not be read.
+    /// UID of the kube-system namespace; empty if the agent may not read it.
     pub cluster_uid: String,
-    /// SHA-256 over the keys that verify tokens of service accounts; empty where they may not be read.
+    /// SHA-256 of the keys that verify service account tokens; empty if the agent may not read them.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub token_keys_digest: String,
-    /// SHA-256 of the public key of the pinned authority that verified the server; empty where none did.
+    /// SHA-256 of the public key of the pinned certificate authority that verified the server; empty if none did.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub authority_key_digest: String,
     /// URL of the API server.
     pub host: String,
@@ -148,10 +153,11 @@ pub struct ClusterIdentity {
     pub cert_fingerprint: String,
     /// Version of the API server.
     pub version: String,
-    /// How many namespaces it saw.
+    /// Number of namespaces that the agent saw.
     pub namespaces_count: u32,
     /// Why the cluster has come to refuse the credential; the agent holds the account all the same. Absent while the
-    /// cluster accepts it.
+    /// cluster accepts it. An outbox has it beside the identity.
+    #[serde(skip)]
     pub refused: Option<Failure>,
 }
 

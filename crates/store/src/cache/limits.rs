@@ -1,7 +1,7 @@
 //! What the rows of cached objects and scopes may hold on every database, so that a row accepted by one is accepted by
 //! all. Pure; `writing` leaves out what does not fit and reports it.
 
-use super::{AccountBatch, ObjectBody, ObjectRow, Relation, ScopeChange, ScopeKey};
+use super::{AccountBatch, ScopeChange, ScopeKey};
 use crate::column_limits::unfit;
 
 /// Maximum number of characters of a key in a report.
@@ -14,47 +14,6 @@ pub(super) fn report(table: &str, key: &str, what: &str, why: &str) -> String {
 }
 
 type Limited<'r> = (&'static str, Option<&'r str>, usize);
-
-fn first_unfit<'r>(texts: impl IntoIterator<Item = Limited<'r>>) -> Option<String> {
-    texts.into_iter().find_map(|(column, text, most)| unfit(column, text?, most))
-}
-
-/// Why a row of `kubesvc_cache` fits no database; `None` if it fits.
-pub(super) fn unfit_object(batch: &AccountBatch, row: &ObjectRow) -> Option<String> {
-    if row.id.is_empty() || row.kind.is_empty() {
-        return Some("it has no id or no kind".to_owned());
-    }
-    first_unfit([
-        ("id", Some(row.id.as_str()), 512),
-        ("agent", Some(batch.agent_id.as_str()), 191),
-        ("kind", Some(&row.kind), 320),
-        ("account", Some(&batch.account), 255),
-        ("application", row.application.as_deref(), 255),
-        ("namespace", Some(&row.namespace), 63),
-        ("name", Some(&row.name), 253),
-        ("api_version", row.api_version.as_deref(), 320),
-        ("uid", row.uid.as_deref(), 64),
-        ("resource_version", Some(&row.resource_version), 64),
-        ("body_hash", Some(&row.body_hash), 64),
-    ])
-}
-
-/// Why a body fits no database; `None` if it fits.
-pub(super) fn unfit_body(body: &ObjectBody) -> Option<String> {
-    match body {
-        ObjectBody::Text(text) => unfit("body", text, usize::MAX),
-        ObjectBody::Zstd(_) | ObjectBody::Omitted => None,
-    }
-}
-
-/// Why a relation fits no database; `None` if it fits.
-pub(super) fn unfit_relation(relation: &Relation) -> Option<String> {
-    first_unfit([
-        ("rel2_id", Some(relation.to_id.as_str()), 512),
-        ("rel1_type", Some(&relation.from_type), 320),
-        ("rel2_type", Some(&relation.to_type), 320),
-    ])
-}
 
 /// Why a change of a scope fits no database; `None` if it fits.
 pub(super) fn unfit_change(batch: &AccountBatch, change: &ScopeChange) -> Option<String> {
@@ -76,17 +35,13 @@ pub(super) fn unfit_change(batch: &AccountBatch, change: &ScopeChange) -> Option
     };
     let scope = change.scope();
     let ns_group_kind = scope.to_string();
-    first_unfit(
-        [
-            ("account", Some(batch.account.as_str()), 255),
-            ("account_uid", Some(&batch.claim.uid), 36),
-            ("namespace", Some(&scope.namespace), 63),
-            ("ns_group_kind", Some(&ns_group_kind), 384),
-        ]
-        .into_iter()
-        .chain(more),
-    )
-    .or_else(|| {
+    let texts = [
+        ("account", Some(batch.account.as_str()), 255),
+        ("account_uid", Some(&batch.claim.uid), 36),
+        ("namespace", Some(&scope.namespace), 63),
+        ("ns_group_kind", Some(&ns_group_kind), 384),
+    ];
+    texts.into_iter().chain(more).find_map(|(column, text, most)| unfit(column, text?, most)).or_else(|| {
         let is_same = ns_group_kind.parse::<ScopeKey>().is_ok_and(|parsed| parsed == *scope);
         (!is_same).then(|| "its namespace, group or kind is no name".to_owned())
     })

@@ -1,36 +1,32 @@
 //! The statements of `kubesvc_cache`.
 
-use super::limits::{report, unfit_body, unfit_object};
-use super::statements::{OnRefusal, assignments, write_rows};
+use super::limits::report;
 use super::{AccountBatch, ObjectBody, ObjectRow};
 use crate::StoreError;
 use crate::dialect::Dialect;
 use crate::sql::SqlSession;
-use crate::sql::driver::Value;
-use crate::sql::statement::ColumnType::{Blob, Text};
-use crate::sql::statement::{SqlTable, Statement};
+use crate::sql::columns::table;
+use crate::sql::statement::{OnRefusal, Statement, assignments, write_rows};
 
-/// `kubesvc_cache`, with its columns in the order of [`Object::values`].
-pub(crate) const OBJECTS: SqlTable = SqlTable {
-    name: "kubesvc_cache",
-    key: &["id"],
-    columns: &[
-        ("id", Text),
-        ("agent", Text),
-        ("kind", Text),
-        ("account", Text),
-        ("application", Text),
-        ("namespace", Text),
-        ("name", Text),
-        ("api_version", Text),
-        ("uid", Text),
-        ("resource_version", Text),
-        ("body_hash", Text),
-        ("body", Text),
-        ("body_z", Blob),
-    ],
-    ours: None,
-};
+table! {
+    /// `kubesvc_cache`.
+    pub(crate) const OBJECTS = "kubesvc_cache", key &["id"], ours None;
+    fn values<'b>(object: &Object<'b>) {
+        id: Varchar(512) = &object.row.id,
+        agent: Varchar(191) = object.agent,
+        kind: Varchar(320) = &object.row.kind,
+        account: Varchar(255) = object.account,
+        application: Varchar(255) = &object.row.application,
+        namespace: Varchar(63) = &object.row.namespace,
+        name: Varchar(253) = &object.row.name,
+        api_version: Varchar(320) = &object.row.api_version,
+        uid: Varchar(64) = &object.row.uid,
+        resource_version: Varchar(64) = &object.row.resource_version,
+        body_hash: Varchar(64) = &object.row.body_hash,
+        body: Text = object.body().0,
+        body_z: Blob = object.body().1,
+    }
+}
 
 /// An object to write.
 #[derive(Clone, Copy, Debug)]
@@ -44,37 +40,20 @@ pub(super) struct Object<'b> {
 }
 
 impl<'b> Object<'b> {
-    fn values(&self) -> Vec<Value<'b>> {
-        let (text, blob) = match &self.row.body {
-            ObjectBody::Text(text) if self.with_body => (Some(text.as_str()), None),
-            ObjectBody::Zstd(bytes) if self.with_body => (None, Some(bytes.as_slice())),
+    /// The body to write, as a text or as bytes.
+    fn body(&self) -> (Option<&'b str>, Option<&'b [u8]>) {
+        match &self.row.body {
+            ObjectBody::Text(text) if self.with_body => (Some(text), None),
+            ObjectBody::Zstd(bytes) if self.with_body => (None, Some(bytes)),
             _ => (None, None),
-        };
-        vec![
-            self.row.id.as_str().into(),
-            self.agent.into(),
-            self.row.kind.as_str().into(),
-            self.account.into(),
-            self.row.application.as_deref().into(),
-            self.row.namespace.as_str().into(),
-            self.row.name.as_str().into(),
-            self.row.api_version.as_deref().into(),
-            self.row.uid.as_deref().into(),
-            self.row.resource_version.as_str().into(),
-            self.row.body_hash.as_str().into(),
-            text.into(),
-            blob.into(),
-        ]
+        }
     }
 
     /// The approximate size of the row in a statement, in bytes.
     fn weight(&self) -> usize {
         const OTHERS_BYTES: usize = 512;
-        let body = match &self.row.body {
-            ObjectBody::Text(text) if self.with_body => text.len(),
-            ObjectBody::Zstd(bytes) if self.with_body => bytes.len(),
-            _ => 0,
-        };
+        let (text, bytes) = self.body();
+        let body = text.map_or(0, str::len) + bytes.map_or(0, <[u8]>::len);
         OTHERS_BYTES
             + self.row.id.len()
             + self.row.name.len()
@@ -88,8 +67,16 @@ impl<'b> Object<'b> {
     }
 
     fn has_body(&self) -> bool {
-        self.with_body && !matches!(self.row.body, ObjectBody::Omitted)
+        self.body() != (None, None)
     }
+}
+
+/// Why a row without its body does not fit this database; `None` if it fits.
+fn unfit<D: Dialect>(object: &Object<'_>) -> Option<String> {
+    if object.row.id.is_empty() || object.row.kind.is_empty() {
+        return Some("it has no id or no kind".to_owned());
+    }
+    OBJECTS.unfit(&values(object)).or_else(|| D::unfit_key(&object.row.id).map(str::to_owned))
 }
 
 /// The objects of one batch that fit, and reports of the others.
@@ -100,22 +87,18 @@ pub(super) fn fitting<'b, D: Dialect>(
     let (at, batch) = batch;
     let mut fitting = Vec::with_capacity(batch.upserts.len());
     for row in &batch.upserts {
-        let why = unfit_object(batch, row).or_else(|| D::unfit_key(&row.id).map(str::to_owned));
-        if let Some(why) = why {
+        let (account, agent) = (&batch.account, batch.agent_id.as_str());
+        let mut object = Object { batch: at, account, agent, row, with_body: false };
+        if let Some(why) = unfit::<D>(&object) {
             reports.push(report(OBJECTS.name, &row.id, "left out", &why));
             continue;
         }
-        let unfit_body = unfit_body(&row.body);
-        if let Some(why) = &unfit_body {
-            reports.push(report(OBJECTS.name, &row.id, "written without its body", why));
+        object.with_body = true;
+        if let Some(why) = OBJECTS.unfit(&values(&object)) {
+            reports.push(report(OBJECTS.name, &row.id, "written without its body", &why));
+            object.with_body = false;
         }
-        fitting.push(Object {
-            batch: at,
-            account: &batch.account,
-            agent: batch.agent_id.as_str(),
-            row,
-            with_body: unfit_body.is_none(),
-        });
+        fitting.push(object);
     }
     fitting
 }
@@ -137,7 +120,7 @@ pub(super) fn passed<'b>(sorted: &[Object<'b>], passed: &[bool]) -> Vec<Object<'
 /// An `INSERT` of objects that overwrites rows with the same id. A stored body of the same hash is not written again,
 /// which costs a database more than all other columns together.
 fn upsert<D: Dialect>(objects: &[Object<'_>], now: i64) -> Statement<D> {
-    let rows: Vec<_> = objects.iter().map(Object::values).collect();
+    let rows: Vec<_> = objects.iter().map(values).collect();
     let kept = |column: &str| {
         let table = OBJECTS.name;
         format!(

@@ -6,13 +6,13 @@ use super::scopes::{self, SCOPES};
 use super::sweeping::{self, SweepEvents, SweepScope};
 use super::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, KindCount, NamespaceCount,
-    ObjectVersion, RemovedScope, ScopeKey, StoredProgress, StoredScope, Swept, writing,
+    ObjectVersion, RemovedScope, StoredProgress, StoredScope, Swept, writing,
 };
 use crate::dialect::Dialect;
-use crate::sql::driver::{ColumnValue as _, Driver as _};
+use crate::sql::columns::columns;
 use crate::sql::pools::PoolUse;
 use crate::sql::statement::Statement;
-use crate::sql::{RowOf, SqlSession, SqlStore};
+use crate::sql::{SqlSession, SqlStore};
 use crate::{StoreError, Term};
 use kubesvc_core::{AgentId, CachingEpoch};
 
@@ -38,11 +38,8 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
         after: Option<&BasisRow>,
         limit: u32,
     ) -> Result<Vec<BasisRow>, StoreError> {
-        self.read_on(PoolUse::ReadObjects, async |session| {
-            let select = select_basis(account, cached_kind, namespace, after, limit);
-            rows(session, select, basis_row::<D>).await
-        })
-        .await
+        let select = select_basis(account, cached_kind, namespace, after, limit);
+        self.read_on(PoolUse::ReadObjects, async |session| session.select(select).await).await
     }
 
     async fn object_version(
@@ -60,9 +57,7 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
         .bind(cached_kind)
         .bind(namespace)
         .bind(name);
-        self.read(async |session| session.all(select, object_version::<D>).await)
-            .await
-            .map(|mut all| all.pop())
+        Ok(self.select(select).await?.pop())
     }
 
     async fn count_objects(&self, account: &str) -> Result<Vec<KindCount>, StoreError> {
@@ -70,7 +65,7 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
             "SELECT kind, count(*) FROM kubesvc_cache WHERE account = ? GROUP BY kind ORDER BY kind",
         )
         .bind(account);
-        self.read(async |session| rows(session, select, kind_count::<D>).await).await
+        self.select(select).await
     }
 
     async fn count_objects_by_namespace(&self, account: &str) -> Result<Vec<NamespaceCount>, StoreError> {
@@ -79,13 +74,15 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
              ORDER BY kind, namespace",
         )
         .bind(account);
-        self.read(async |session| rows(session, select, namespace_count::<D>).await).await
+        self.select(select).await
     }
 
     async fn fence_holder(&self, account_uid: &str) -> Result<Option<FenceHolder>, StoreError> {
         let select = Statement::new("SELECT epoch, agent_id FROM kubesvc_caching WHERE account_uid = ?")
             .bind(account_uid);
-        self.read(async |session| session.all(select, fence_holder::<D>).await).await.map(|mut all| all.pop())
+        let holder = self.select::<(CachingEpoch, Option<AgentId>)>(select).await?.pop();
+        Ok(holder
+            .map(|(epoch, agent_id)| FenceHolder { epoch, agent_id: agent_id.filter(|id| !id.is_empty()) }))
     }
 
     async fn removed_scopes(&self, limit: u32) -> Result<Vec<RemovedScope>, StoreError> {
@@ -94,8 +91,8 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
             SCOPES.name
         ))
         .bind(i64::from(limit));
-        let found = self.read(async |session| rows(session, select, removed_scope::<D>).await).await?;
-        Ok(found.into_iter().flatten().collect())
+        let scope = |(account, key): (String, String)| Some(RemovedScope { account, key: key.parse().ok()? });
+        Ok(self.select(select).await?.into_iter().filter_map(scope).collect())
     }
 
     async fn accounts_with_events(&self) -> Result<Vec<String>, StoreError> {
@@ -104,8 +101,7 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
             SCOPES.name
         ))
         .bind(EVENT_KIND);
-        self.read(async |session| rows(session, select, |row| String::required::<D::Database>(row, 0)).await)
-            .await
+        self.select(select).await
     }
 
     async fn accounts_to_remove(&self, account_uids: &[String]) -> Result<Vec<String>, StoreError> {
@@ -116,8 +112,7 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
             SCOPES.name
         ))
         .one_of(account_uids);
-        self.read(async |session| rows(session, select, |row| String::required::<D::Database>(row, 0)).await)
-            .await
+        self.select(select).await
     }
 
     async fn remove_scopes(&self, term: Option<Term>, account_uid: &str) -> Result<u64, StoreError> {
@@ -144,17 +139,6 @@ impl<D: Dialect> CacheStore for SqlStore<D> {
     }
 }
 
-/// Reads a result that may be long.
-async fn rows<D: Dialect, T: Send>(
-    session: &mut SqlSession<'_, D>,
-    select: Statement<D>,
-    read: impl Fn(&RowOf<D>) -> Result<T, sqlx::Error> + Send + Sync,
-) -> Result<Vec<T>, StoreError> {
-    let mut found = Vec::new();
-    session.each(select, |row| found.push(read(row))).await?;
-    found.into_iter().collect::<Result<_, _>>().map_err(D::classify)
-}
-
 /// The fence is read first. Read after the scopes, it could count batches whose checkpoints were not seen; read before
 /// them, it at worst makes the agent send again what is committed.
 async fn progress<D: Dialect>(
@@ -165,14 +149,10 @@ async fn progress<D: Dialect>(
     let select =
         Statement::new("SELECT epoch, committed_seq, account FROM kubesvc_caching WHERE account_uid = ?")
             .bind(account_uid);
-    let fence = session.all(select, |row| {
-        Ok((
-            CachingEpoch(i64::required::<D::Database>(row, 0)?),
-            i64::required::<D::Database>(row, 1)?,
-            String::required::<D::Database>(row, 2)?,
-        ))
-    });
-    let Some((stored, committed, account)) = fence.await?.pop() else { return Ok(StoredProgress::Gone) };
+    let Some(fence) = session.select::<(CachingEpoch, i64, String)>(select).await?.pop() else {
+        return Ok(StoredProgress::Gone);
+    };
+    let (stored, committed, account) = fence;
     Ok(match stored.cmp(&epoch) {
         std::cmp::Ordering::Less => StoredProgress::Lower(stored),
         std::cmp::Ordering::Greater => StoredProgress::Higher(stored),
@@ -210,49 +190,7 @@ fn select_basis<D: Dialect>(
     select.text(" ORDER BY namespace, id LIMIT ?").bind(i64::from(limit))
 }
 
-fn basis_row<D: Dialect>(row: &RowOf<D>) -> Result<BasisRow, sqlx::Error> {
-    Ok(BasisRow {
-        id: String::required::<D::Database>(row, 0)?,
-        namespace: String::required::<D::Database>(row, 1)?,
-        name: String::required::<D::Database>(row, 2)?,
-        uid: D::Database::text(row, 3)?,
-        resource_version: String::required::<D::Database>(row, 4)?,
-    })
-}
-
-fn object_version<D: Dialect>(row: &RowOf<D>) -> Result<ObjectVersion, sqlx::Error> {
-    Ok(ObjectVersion {
-        uid: D::Database::text(row, 0)?,
-        resource_version: String::required::<D::Database>(row, 1)?,
-        has_body: bool::required::<D::Database>(row, 2)?,
-        last_updated_ms: i64::required::<D::Database>(row, 3)?,
-    })
-}
-
-fn kind_count<D: Dialect>(row: &RowOf<D>) -> Result<KindCount, sqlx::Error> {
-    Ok(KindCount {
-        kind: String::required::<D::Database>(row, 0)?,
-        objects: i64::required::<D::Database>(row, 1)?,
-    })
-}
-
-fn namespace_count<D: Dialect>(row: &RowOf<D>) -> Result<NamespaceCount, sqlx::Error> {
-    Ok(NamespaceCount {
-        kind: String::required::<D::Database>(row, 0)?,
-        namespace: String::required::<D::Database>(row, 1)?,
-        objects: i64::required::<D::Database>(row, 2)?,
-    })
-}
-
-fn fence_holder<D: Dialect>(row: &RowOf<D>) -> Result<FenceHolder, sqlx::Error> {
-    Ok(FenceHolder {
-        epoch: CachingEpoch(i64::required::<D::Database>(row, 0)?),
-        agent_id: D::Database::text(row, 1)?.filter(|id| !id.is_empty()).map(AgentId::from),
-    })
-}
-
-fn removed_scope<D: Dialect>(row: &RowOf<D>) -> Result<Option<RemovedScope>, sqlx::Error> {
-    let account = String::required::<D::Database>(row, 0)?;
-    let key = String::required::<D::Database>(row, 1)?.parse::<ScopeKey>();
-    Ok(key.ok().map(|key| RemovedScope { account, key }))
-}
+columns! { BasisRow: id, namespace, name, uid, resource_version }
+columns! { ObjectVersion: uid, resource_version, has_body, last_updated_ms }
+columns! { KindCount: kind, objects }
+columns! { NamespaceCount: kind, namespace, objects }

@@ -5,30 +5,26 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::Relation;
-use super::limits::{report, unfit_relation};
+use super::limits::report;
 use super::objects::Object;
-use super::statements::{OnRefusal, write_rows};
 use crate::StoreError;
 use crate::dialect::Dialect;
 use crate::sql::SqlSession;
-use crate::sql::driver::{ColumnValue as _, Driver as _, Value};
-use crate::sql::statement::ColumnType::Text;
-use crate::sql::statement::{SqlTable, Statement};
+use crate::sql::columns::table;
+use crate::sql::statement::{OnRefusal, Statement, write_rows};
 use kubesvc_core::cache::keys::rel_hash;
 
-/// `kubesvc_cache_rel`.
-pub(crate) const RELATIONS: SqlTable = SqlTable {
-    name: "kubesvc_cache_rel",
-    key: &["rel_hash"],
-    columns: &[
-        ("rel_hash", Text),
-        ("rel1_id", Text),
-        ("rel2_id", Text),
-        ("rel1_type", Text),
-        ("rel2_type", Text),
-    ],
-    ours: None,
-};
+table! {
+    /// `kubesvc_cache_rel`.
+    pub(crate) const RELATIONS = "kubesvc_cache_rel", key &["rel_hash"], ours None;
+    fn values<'v>(one: &'v Related<'_>) {
+        rel_hash: Varchar(64) = &one.hash,
+        rel1_id: Varchar(512) = one.from_id,
+        rel2_id: Varchar(512) = &one.relation.to_id,
+        rel1_type: Varchar(320) = &one.relation.from_type,
+        rel2_type: Varchar(320) = &one.relation.to_type,
+    }
+}
 
 /// Minimum number of objects of a run that is looked up by its first and last id.
 const MIN_RUN: usize = 16;
@@ -50,13 +46,13 @@ fn wanted<'b>(objects: &[Object<'b>], reports: &mut [Vec<String>]) -> BTreeMap<S
     for object in objects {
         for relation in &object.row.relations {
             let from_id = object.row.id.as_str();
-            if let Some(why) = unfit_relation(relation) {
+            let hash = rel_hash(from_id, &relation.to_id, &relation.to_type);
+            let related = Related { batch: object.batch, hash: hash.clone(), from_id, relation };
+            if let Some(why) = RELATIONS.unfit(&values(&related)) {
                 let key = format!("{from_id} to {}", relation.to_id);
                 reports[object.batch].push(report(RELATIONS.name, &key, "left out", &why));
                 continue;
             }
-            let hash = rel_hash(from_id, &relation.to_id, &relation.to_type);
-            let related = Related { batch: object.batch, hash: hash.clone(), from_id, relation };
             wanted.insert(hash, related);
         }
     }
@@ -109,7 +105,7 @@ async fn possibly_related<'b, D: Dialect>(
                 .bind(run[run.len() - 1].row.id.as_str())
         };
         let statement = piece.iter().enumerate().fold(Statement::new(""), range);
-        asked.extend(session.all(statement, |row| D::Database::text(row, 0)).await?);
+        asked.extend(session.select::<Option<String>>(statement).await?);
     }
     // The order of the answers is not promised: any id found makes all of these runs looked up.
     let is_any_related = asked.iter().any(Option::is_some);
@@ -134,8 +130,7 @@ async fn difference<D: Dialect>(
     ids: &[&str],
     wanted: &mut BTreeMap<String, Related<'_>>,
 ) -> Result<Vec<String>, StoreError> {
-    let stored = session.all(D::relations_of(ids), |row| String::required::<D::Database>(row, 0)).await?;
-    let stored: HashSet<String> = stored.into_iter().collect();
+    let stored: HashSet<String> = session.select(D::relations_of(ids)).await?.into_iter().collect();
     let mut dropped: Vec<String> =
         stored.into_iter().filter(|hash| wanted.remove(hash.as_str()).is_none()).collect();
     dropped.sort_unstable();
@@ -159,14 +154,4 @@ async fn insert<D: Dialect>(
         reports[one.batch].push(report(RELATIONS.name, &key, "left out", &error.refusal()));
     }
     Ok(())
-}
-
-fn values<'v>(one: &'v Related<'_>) -> Vec<Value<'v>> {
-    vec![
-        one.hash.as_str().into(),
-        one.from_id.into(),
-        one.relation.to_id.as_str().into(),
-        one.relation.from_type.as_str().into(),
-        one.relation.to_type.as_str().into(),
-    ]
 }

@@ -7,43 +7,40 @@
 use std::collections::BTreeMap;
 
 use super::limits::{report, unfit_change};
-use super::statements::{OnRefusal, assignments, write_rows};
 use super::{AccountBatch, ScopeChange, ScopeKey, ScopeRow, ScopeState, StoredScope};
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::sql::driver::{ColumnValue as _, Driver as _, Value};
-use crate::sql::statement::ColumnType::{Bigint, Int, Text};
-use crate::sql::statement::{SqlTable, Statement};
+use crate::sql::columns::table;
+use crate::sql::driver::{ColumnValue as _, Driver as _};
+use crate::sql::statement::{OnRefusal, Statement, assignments, write_rows};
 use crate::sql::{RowOf, SqlSession};
 use kubesvc_core::CachingEpoch;
 
 /// Maximum length of a stored problem, in characters.
 const MAX_PROBLEM_CHARS: usize = 2048;
 
-/// `kubesvc_resourceversion`, with its columns in the order of [`values`] and [`read`]. `last_updated` is one of them:
-/// it is the age of the checkpoint, and does not change with everything in the row.
-pub(crate) const SCOPES: SqlTable = SqlTable {
-    name: "kubesvc_resourceversion",
-    key: &["id"],
-    columns: &[
-        ("id", Text),
-        ("account", Text),
-        ("account_uid", Text),
-        ("ns_group_kind", Text),
-        ("kind", Text),
-        ("namespace", Text),
-        ("resourceversion", Text),
-        ("state", Text),
-        ("shape", Text),
-        ("filter", Text),
-        ("problem", Text),
-        ("epoch", Bigint),
-        ("sync_key", Text),
-        ("objects", Int),
-        ("last_updated", Bigint),
-    ],
-    ours: None,
-};
+table! {
+    /// `kubesvc_resourceversion`, with its columns in the order of [`read`]. `last_updated` is one of them: it is the age
+    /// of the checkpoint, and does not change with everything in the row.
+    pub(crate) const SCOPES = "kubesvc_resourceversion", key &["id"], ours None;
+    fn values<'c>(changed: &'c Changed<'_>) {
+        id: Text = &changed.id,
+        account: Text = changed.account,
+        account_uid: Text = &changed.scope.stored.account_uid,
+        ns_group_kind: Text = &changed.ns_group_kind,
+        kind: Text = &changed.scope.stored.cached_kind,
+        namespace: Text = &changed.scope.stored.key.namespace,
+        resourceversion: Text = &changed.scope.stored.resource_version,
+        state: Text = changed.scope.stored.state.as_str(),
+        shape: Text = &changed.scope.stored.shape,
+        filter: Text = &changed.scope.stored.filter,
+        problem: Text = &changed.scope.stored.problem,
+        epoch: Bigint = changed.scope.epoch.0,
+        sync_key: Text = &changed.scope.sync_key,
+        objects: Int = changed.scope.stored.objects.map(|objects| i32::try_from(objects).unwrap_or(i32::MAX)),
+        last_updated: Bigint = changed.scope.stored.last_updated_ms,
+    }
+}
 
 impl ScopeChange {
     /// The scope that changes.
@@ -273,28 +270,6 @@ fn upsert<D: Dialect>(changed: &[Changed<'_>]) -> Statement<D> {
     ))
 }
 
-fn values<'c>(changed: &'c Changed<'_>) -> Vec<Value<'c>> {
-    let scope = &changed.scope.stored;
-    let objects = scope.objects.map(|objects| i32::try_from(objects).unwrap_or(i32::MAX));
-    vec![
-        changed.id.as_str().into(),
-        changed.account.into(),
-        scope.account_uid.as_str().into(),
-        changed.ns_group_kind.as_str().into(),
-        scope.cached_kind.as_str().into(),
-        scope.key.namespace.as_str().into(),
-        scope.resource_version.as_deref().into(),
-        scope.state.as_str().into(),
-        scope.shape.as_deref().into(),
-        scope.filter.as_deref().into(),
-        scope.problem.as_deref().into(),
-        changed.scope.epoch.0.into(),
-        changed.scope.sync_key.as_deref().into(),
-        objects.into(),
-        scope.last_updated_ms.into(),
-    ]
-}
-
 /// Selects scopes, in the column order of [`read`].
 fn select<D: Dialect>(condition: &str) -> Statement<D> {
     Statement::new(&format!(
@@ -342,10 +317,7 @@ pub(super) async fn read_of_account<D: Dialect>(
     session: &mut SqlSession<'_, D>,
     account: &str,
 ) -> Result<Vec<StoredScope>, StoreError> {
-    let mut scopes = Vec::new();
-    let select = select("account = ?").bind(account);
-    session.each(select, |row| scopes.push(read::<D>(row))).await?;
-    let scopes = scopes.into_iter().collect::<Result<Vec<_>, _>>().map_err(D::classify)?;
+    let scopes = session.all(select("account = ?").bind(account), read::<D>).await?;
     let mut scopes: Vec<_> = scopes.into_iter().flatten().map(|(_, scope)| scope.stored).collect();
     scopes.sort_unstable_by(|one, other| one.key.cmp(&other.key));
     Ok(scopes)

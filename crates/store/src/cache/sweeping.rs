@@ -7,7 +7,6 @@
 use super::scopes::{self, SCOPES};
 use super::{EVENT_KIND, RemovedScope, Swept};
 use crate::dialect::Dialect;
-use crate::sql::driver::{ColumnValue as _, Driver as _};
 use crate::sql::statement::Statement;
 use crate::sql::{SqlSession, Transaction};
 use crate::{StoreError, Term, leader_terms, now};
@@ -25,7 +24,7 @@ impl<D: Dialect> Transaction<D> for RemoveScopes<'_> {
         leader_terms::hold(session, self.term).await?;
         let fence = Statement::new("SELECT agent_id FROM kubesvc_caching WHERE account_uid = ? ")
             .bind(self.account_uid);
-        let agents = session.all(locked(fence), |row| D::Database::text(row, 0)).await?;
+        let agents = session.select::<Option<String>>(locked(fence)).await?;
         if agents.iter().any(Option::is_some) {
             return Ok(0);
         }
@@ -51,7 +50,7 @@ impl<D: Dialect> Transaction<D> for SweepScope<'_> {
         let removed =
             Statement::new(&format!("SELECT kind FROM {} WHERE id = ? AND state = 'REMOVED'", SCOPES.name))
                 .bind(id.as_str());
-        let kinds = session.all(removed, |row| String::required::<D::Database>(row, 0)).await?;
+        let kinds = session.select::<String>(removed).await?;
         let Some(cached_kind) = kinds.first() else { return Ok(Swept { rows: 0, finished: true }) };
         let watched = watched_namespaces(session, account, uid.as_deref(), cached_kind).await?;
         let covered = |namespace: &str| watched.iter().any(|one| one == namespace);
@@ -128,8 +127,7 @@ async fn lock_fence<D: Dialect>(
     account: &str,
 ) -> Result<Option<String>, StoreError> {
     let fence = Statement::new("SELECT account_uid FROM kubesvc_caching WHERE account = ? ").bind(account);
-    let uids = session.all(locked(fence), |row| String::required::<D::Database>(row, 0)).await?;
-    Ok(uids.into_iter().next())
+    Ok(session.select(locked(fence)).await?.into_iter().next())
 }
 
 /// The namespaces in which an account watches a kind; one that is empty means all. Without a fence there is no account,
@@ -149,5 +147,5 @@ async fn watched_namespaces<D: Dialect>(
     if let Some(uid) = uid {
         select = select.text(" AND account_uid = ?").bind(uid);
     }
-    session.all(select, |row| String::required::<D::Database>(row, 0)).await
+    session.select(select).await
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use sqlx::mysql::{MySql as Db, MySqlDatabaseError, MySqlQueryResult};
 
 use super::MySql;
-use crate::accounts::weight;
+use crate::accounts;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, SqlFault, is_about_tls};
+use crate::error::{self, Fault, ServerErrors, StartFault};
 use crate::migrations;
+use crate::sql::columns::weight;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement, marks, tuples};
 use crate::url::ServerAddress;
@@ -28,6 +29,18 @@ impl MySql {
 impl Dialect for MySql {
     type Database = Db;
 
+    const NAME: &'static str = "MySQL";
+    const COLUMNS_OF: &'static str = "SELECT CAST(column_name AS CHAR) FROM information_schema.columns \
+                                      WHERE table_schema = DATABASE() AND table_name = ?";
+    const KEYS_OF: &'static str = "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) \
+         FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 \
+         AND sub_part IS NULL ORDER BY 1";
+    // One that began more than 10 s ago is of a process that died. Of one that takes longer, the statement blocks the
+    // other nodes of a cluster.
+    const COUNT_OTHERS_MIGRATIONS: Option<&'static str> = Some(
+        "SELECT CAST(COUNT(*) AS SIGNED) FROM kubesvc_schema_migrations WHERE NOT success AND installed_on BETWEEN \
+         NOW() - INTERVAL 10 SECOND AND NOW() + INTERVAL 10 SECOND",
+    );
     const ROW_LOCK: Option<&'static str> = Some("FOR UPDATE");
     // Without the id in the order: an index over that would be longer than InnoDB allows, and all rows would be sorted.
     const DELETE_SOME_OBJECTS: (&'static str, &'static str) =
@@ -39,42 +52,20 @@ impl Dialect for MySql {
     ));
     const INSERT_LEADER: &'static str = "INSERT IGNORE INTO kubesvc_locks (name) VALUES ('leader')";
 
-    fn classify(error: sqlx::Error) -> StoreError {
-        let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
-        let Some(number) = error_number(&error) else {
-            return match error {
-                sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
-                    StoreError::refused("a row", error)
-                }
-                sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
-                    SqlFault::Other,
-                    "MySQL provided no connection in time: it is down, hangs, or has reached max_connections",
-                    None,
-                ),
-                error => trouble(SqlFault::Other, "no connection to MySQL", error),
-            };
-        };
-        match number {
-            1213 | 1205 | 1020 => trouble(SqlFault::Busy, "a conflict with another MySQL transaction", error),
-            1290 | 1792 | 1836 => {
-                trouble(SqlFault::WrongServer, "this MySQL server is read-only: it is not the primary", error)
-            }
-            1021 | 1041 | 1114 => trouble(SqlFault::Other, "the disk of MySQL is full: make room", error),
-            1040 | 1203 => {
-                trouble(SqlFault::Other, "MySQL takes no more connections: raise max_connections", error)
-            }
-            1044 | 1045 | 1142 | 1143 | 1227 => {
-                trouble(SqlFault::Other, "MySQL denies the user a privilege: grant it", error)
-            }
-            1317 | 1969 | 3024 => trouble(SqlFault::Other, "MySQL took too long for a statement", error),
-            1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {
-                StoreError::refused("a row", error)
-            }
-            1054 | 1146 | 1305 | 1049 | 1064 => StoreError::Unfit(format!(
-                "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
-                 help, give it an empty database, and kubesvc makes its accounts anew from the objects"
-            )),
-            _ => trouble(SqlFault::Other, "MySQL cannot be used", error),
+    fn fault(error: &sqlx::Error) -> Fault {
+        match error_number(error) {
+            None => Fault::of_driver(error),
+            Some(1213 | 1205 | 1020) => Fault::Busy,
+            Some(1290 | 1792 | 1836) => Fault::ReadOnly,
+            Some(1021 | 1041 | 1114) => Fault::DiskFull,
+            Some(1040 | 1203) => Fault::TooManyConnections,
+            Some(1044 | 1045 | 1142 | 1143 | 1227) => Fault::Denied,
+            Some(1317 | 1969 | 3024) => Fault::TooSlow,
+            Some(
+                1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988,
+            ) => Fault::Row,
+            Some(1054 | 1146 | 1305 | 1049 | 1064) => Fault::Schema,
+            Some(_) => Fault::Unknown,
         }
     }
 
@@ -92,7 +83,7 @@ impl Dialect for MySql {
             return Err(column_limits::refused(row, why));
         }
         // The server would close the connection.
-        if weight(row) > self.max_row_bytes() {
+        if weight(&accounts::values(row)) > self.max_row_bytes() {
             return Err(column_limits::refused(row, "it is larger than the server's max_allowed_packet"));
         }
         Ok(())
@@ -187,50 +178,30 @@ fn error_number(error: &sqlx::Error) -> Option<u16> {
     Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
-/// unreachable server is not: it may become available.
+impl ServerErrors for MySql {
+    const SERVERS: &'static str = "MySQL or MariaDB";
+    const CONNECTION_HINT: &'static str = "check host, port and TLS in kubesvc.database.url; a user of MySQL 8 with \
+                                           caching_sha2_password needs TLS";
+
+    fn start_fault(error: &sqlx::Error) -> Option<StartFault> {
+        Some(match error_number(error)? {
+            1045 | 1130 | 1698 => StartFault::User("check user and password in kubesvc.database.url"),
+            1049 => StartFault::Database,
+            1044 | 1142 | 1143 | 1227 => StartFault::Rights(
+                "grant it SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database",
+            ),
+            1290 | 1836 => StartFault::ReadOnly,
+            _ => return None,
+        })
+    }
+}
+
+/// Classifies an error at startup; see [`error::at_start`].
 pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
-    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match error_number(&error) {
-        Some(1045 | 1130 | 1698) => unfit(
-            &format!("MySQL refuses the user {:?} of the database {address}", address.user),
-            "check user and password in kubesvc.database.url",
-        ),
-        Some(1049) => unfit(
-            &format!("MySQL has no database {address}"),
-            "create it with CREATE DATABASE, or correct kubesvc.database.url",
-        ),
-        Some(1044 | 1142 | 1143 | 1227) => unfit(
-            &format!("the user {:?} lacks rights in the database {address}", address.user),
-            "grant it SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database",
-        ),
-        Some(1290 | 1836) => unfit(
-            &format!("the database {address} is read-only"),
-            "set kubesvc.database.url to the primary server",
-        ),
         // Two processes migrate at once: a table, a column, a key or a row of the history is there already. On a single
         // server the lock prevents it.
         Some(1050 | 1060 | 1061 | 1062 | 1205 | 1213) => migrations::in_progress(Some(error)),
-        Some(_) => match MySql::classify(error) {
-            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
-            other => other,
-        },
-        None => match error {
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
-                StoreError::unavailable(format!(
-                    "no connection to the database {address} ({error}): check that MySQL or MariaDB runs there, and \
-                     host and port in kubesvc.database.url"
-                ))
-            }
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Configuration(_)
-            | sqlx::Error::Protocol(_) => unfit(
-                &format!("no MySQL or MariaDB server can be used at {address}"),
-                "check host, port and TLS in kubesvc.database.url; a user of MySQL 8 with caching_sha2_password needs \
-                 TLS",
-            ),
-            error => MySql::classify(error),
-        },
+        _ => error::at_start::<MySql>(address, error),
     }
 }

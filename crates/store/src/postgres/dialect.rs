@@ -11,18 +11,17 @@ use sqlx::postgres::{PgArguments, PgQueryResult, Postgres as Db};
 use super::Postgres;
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, SqlFault, is_about_tls};
+use crate::error::{Fault, ServerErrors, StartFault};
 use crate::sql::SqlSession;
-use crate::sql::driver::{ColumnValue as _, Value};
+use crate::sql::driver::Value;
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement};
-use crate::url::ServerAddress;
 
 const MAX_ROWS_PER_STATEMENT: usize = 512;
 const MAX_BYTES_PER_STATEMENT: usize = 2 << 20;
 
 fn type_name(of: ColumnType) -> &'static str {
     match of {
-        ColumnType::Text => "text",
+        ColumnType::Text | ColumnType::Varchar(_) => "text",
         ColumnType::Boolean => "boolean",
         ColumnType::Int => "int",
         ColumnType::Bigint => "bigint",
@@ -49,7 +48,7 @@ fn add_column(
         };
     }
     match of {
-        ColumnType::Text => arguments.add(array!(Text)),
+        ColumnType::Text | ColumnType::Varchar(_) => arguments.add(array!(Text)),
         ColumnType::Boolean => arguments.add(array!(Boolean)),
         ColumnType::Int => arguments.add(array!(Int)),
         ColumnType::Bigint => arguments.add(array!(Bigint)),
@@ -60,53 +59,33 @@ fn add_column(
 impl Dialect for Postgres {
     type Database = Db;
 
+    const NAME: &'static str = "PostgreSQL";
+    const COLUMNS_OF: &'static str = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass(?) \
+                                      AND attnum > 0 AND NOT attisdropped";
+    const KEYS_OF: &'static str = "SELECT i.indexrelid::text, a.attname::text FROM pg_index i JOIN pg_attribute a \
+         ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) \
+         WHERE i.indrelid = to_regclass(?) AND i.indisunique AND i.indpred IS NULL AND i.indisvalid ORDER BY 1";
     const NUMBERED_PARAMETERS: bool = true;
     const ROW_LOCK: Option<&'static str> = Some("FOR NO KEY UPDATE");
     const END_IS_ONE_STATEMENT: bool = true;
 
-    fn classify(error: sqlx::Error) -> StoreError {
-        let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
-        let Some(code) = error_code(&error) else {
-            return match error {
-                sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
-                    StoreError::refused("a row", error)
-                }
-                sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
-                    SqlFault::Other,
-                    "PostgreSQL provided no connection in time: it is down, hangs, or has reached max_connections",
-                    None,
-                ),
-                error => trouble(SqlFault::Other, "no connection to PostgreSQL", error),
-            };
-        };
+    fn fault(error: &sqlx::Error) -> Fault {
+        let Some(code) = error_code(error) else { return Fault::of_driver(error) };
         match code.as_str() {
-            "40001" | "40P01" | "55P03" => {
-                trouble(SqlFault::Busy, "a conflict with another PostgreSQL transaction", error)
-            }
-            "25006" => trouble(
-                SqlFault::WrongServer,
-                "this PostgreSQL server is read-only: it is not the primary",
-                error,
-            ),
-            "53100" => trouble(SqlFault::Other, "the disk of PostgreSQL is full: make room", error),
-            "53300" => {
-                trouble(SqlFault::Other, "PostgreSQL takes no more connections: raise max_connections", error)
-            }
-            "57014" => trouble(SqlFault::Other, "PostgreSQL took too long for a statement", error),
-            "42501" => trouble(SqlFault::Other, "PostgreSQL denies the user a privilege: grant it", error),
-            code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
-                StoreError::refused("a row", error)
-            }
-            code if code.starts_with("42") => StoreError::Unfit(format!(
-                "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
-                 help, give it an empty database, and kubesvc makes its accounts anew from the objects"
-            )),
-            "26000" => trouble(
-                SqlFault::Other,
+            "40001" | "40P01" | "55P03" => Fault::Busy,
+            "25006" => Fault::ReadOnly,
+            "53100" => Fault::DiskFull,
+            "53300" => Fault::TooManyConnections,
+            "57014" => Fault::TooSlow,
+            "42501" => Fault::Denied,
+            "26000" => Fault::Other(
                 "PostgreSQL does not know a prepared statement: a connection pooler must use session mode",
-                error,
             ),
-            _ => trouble(SqlFault::Other, "PostgreSQL cannot be used", error),
+            code => match code.get(..2) {
+                Some("22" | "23" | "54") => Fault::Row,
+                Some("42") => Fault::Schema,
+                _ => Fault::Unknown,
+            },
         }
     }
 
@@ -150,7 +129,7 @@ impl Dialect for Postgres {
         match of {
             ColumnType::Boolean => "?::bigint::int::boolean",
             ColumnType::Int => "?::bigint::int",
-            ColumnType::Bigint | ColumnType::Text | ColumnType::Blob => "?",
+            ColumnType::Bigint | ColumnType::Text | ColumnType::Varchar(_) | ColumnType::Blob => "?",
         }
     }
 
@@ -228,9 +207,8 @@ impl Dialect for Postgres {
         .bind(now)
         .add(|arguments: &mut PgArguments| arguments.add(&uids))
         .add(|arguments: &mut PgArguments| arguments.add(texts));
-        let there = session.all(update, |row| String::required::<Db>(row, 0)).await?;
-        let there: HashSet<&str> = there.iter().map(String::as_str).collect();
-        Ok(uids.into_iter().filter(|uid| !there.contains(uid)).map(str::to_owned).collect())
+        let there = session.select::<String>(update).await?.into_iter().collect::<HashSet<_>>();
+        Ok(uids.into_iter().filter(|uid| !there.contains(*uid)).map(str::to_owned).collect())
     }
 }
 
@@ -258,56 +236,24 @@ fn is_final_at_a_pooler(message: &str) -> bool {
     .any(|part| message.contains(part))
 }
 
-/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
-/// unreachable server is not: it may become available.
-pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
-    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
-    match error_code(&error).as_deref() {
-        Some("28P01" | "28000") => unfit(
-            &format!("PostgreSQL refuses the user {:?} of the database {address}", address.user),
-            "check user and password in kubesvc.database.url, and the server's pg_hba.conf",
-        ),
-        Some("3D000") => unfit(
-            &format!("PostgreSQL has no database {address}"),
-            "create it with CREATE DATABASE, or correct kubesvc.database.url",
-        ),
-        Some("42501") => unfit(
-            &format!("the user {:?} may not create tables in the database {address}", address.user),
-            "grant it with GRANT CREATE, USAGE ON SCHEMA public, or make it the owner of the database",
-        ),
-        Some("25006") => unfit(
-            &format!("the database {address} is read-only"),
-            "set kubesvc.database.url to the primary server",
-        ),
-        // A pooler has one code for whatever it refuses.
-        Some("08P01")
-            if is_final_at_a_pooler(error.as_database_error().map_or("", |error| error.message())) =>
-        {
-            unfit(
-                &format!("the pooler in front of the database {address} refuses the connection"),
-                "check user, password and database in kubesvc.database.url, and the pooler's settings",
-            )
-        }
-        Some(_) => match Postgres::classify(error) {
-            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
-            other => other,
-        },
-        None => match error {
-            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
-                StoreError::unavailable(format!(
-                    "no connection to the database {address} ({error}): check that PostgreSQL runs there, and host and \
-                     port in kubesvc.database.url"
-                ))
-            }
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Configuration(_)
-            | sqlx::Error::Protocol(_) => unfit(
-                &format!("no PostgreSQL server can be used at {address}"),
-                "check host, port and TLS in kubesvc.database.url",
+impl ServerErrors for Postgres {
+    const SERVERS: &'static str = "PostgreSQL";
+    const CONNECTION_HINT: &'static str = "check host, port and TLS in kubesvc.database.url";
+
+    fn start_fault(error: &sqlx::Error) -> Option<StartFault> {
+        Some(match error_code(error)?.as_str() {
+            "28P01" | "28000" => StartFault::User(
+                "check user and password in kubesvc.database.url, and the server's pg_hba.conf",
             ),
-            error => Postgres::classify(error),
-        },
+            "3D000" => StartFault::Database,
+            "42501" => StartFault::Rights(
+                "grant it with GRANT CREATE, USAGE ON SCHEMA public, or make it the owner of the database",
+            ),
+            "25006" => StartFault::ReadOnly,
+            // A pooler has one code for whatever it refuses.
+            "08P01" if is_final_at_a_pooler(error.as_database_error()?.message()) => StartFault::Pooler,
+            _ => return None,
+        })
     }
 }
 

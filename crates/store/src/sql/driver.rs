@@ -9,6 +9,8 @@ use sqlx::{
     Type,
 };
 
+use kubesvc_core::{AgentId, CachingEpoch, ReplicaId};
+
 /// A value for a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'v> {
@@ -37,6 +39,18 @@ macro_rules! values {
 }
 values! { Text: &'v str, Boolean: bool, Int: i32, Bigint: i64, Blob: &'v [u8] }
 
+impl<'v> From<&'v String> for Value<'v> {
+    fn from(value: &'v String) -> Self {
+        Self::Text(Some(value))
+    }
+}
+
+impl<'v> From<&'v Option<String>> for Value<'v> {
+    fn from(value: &'v Option<String>) -> Self {
+        Self::Text(value.as_deref())
+    }
+}
+
 /// A type that a column can be read as.
 pub(crate) trait ColumnValue: Sized {
     /// The value in this column; `None` for NULL.
@@ -44,32 +58,28 @@ pub(crate) trait ColumnValue: Sized {
 
     /// The value in this column. NULL is an error.
     fn required<DB: Driver>(row: &DB::Row, column: usize) -> Result<Self, sqlx::Error> {
-        Self::read::<DB>(row, column)?
-            .ok_or_else(|| sqlx::Error::Decode(format!("column {column} is NULL").into()))
+        Self::read::<DB>(row, column)?.ok_or_else(|| sqlx::Error::ColumnDecode {
+            index: column.to_string(),
+            source: "it is NULL".into(),
+        })
     }
 }
 
-impl ColumnValue for String {
-    fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
-        DB::text(row, column)
-    }
+/// Implements [`ColumnValue`] for types made from what a driver reads.
+macro_rules! column_values {
+    ($($read:ident: $($of:ty),+;)+) => {
+        $($(impl ColumnValue for $of {
+            fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
+                Ok(DB::$read(row, column)?.map(Self::from))
+            }
+        })+)+
+    };
 }
+column_values! { text: String, AgentId, ReplicaId; boolean: bool; int: i32; bigint: i64; }
 
-impl ColumnValue for bool {
+impl ColumnValue for CachingEpoch {
     fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
-        DB::boolean(row, column)
-    }
-}
-
-impl ColumnValue for i32 {
-    fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
-        DB::int(row, column)
-    }
-}
-
-impl ColumnValue for i64 {
-    fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error> {
-        DB::bigint(row, column)
+        Ok(DB::bigint(row, column)?.map(Self))
     }
 }
 

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use sqlx::Database;
 use sqlx::error::BoxDynError;
 
+use super::SqlSession;
 use super::driver::{Driver, Value};
+use crate::StoreError;
 use crate::dialect::Dialect;
 
 /// The arguments of a statement in this dialect.
@@ -76,7 +78,7 @@ impl<D: Dialect> Statement<D> {
     }
 
     /// The text and the arguments to send.
-    pub(super) fn into_parts(self) -> Result<(String, ArgumentsOf<D>), sqlx::Error> {
+    pub(crate) fn into_parts(self) -> Result<(String, ArgumentsOf<D>), sqlx::Error> {
         match self.fault {
             Some(fault) => Err(sqlx::Error::Encode(fault)),
             None => Ok((self.sql, self.arguments)),
@@ -98,6 +100,8 @@ pub(crate) fn tuples(rows: usize, columns: usize) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ColumnType {
     Text,
+    /// A text of at most this many characters.
+    Varchar(usize),
     Boolean,
     Int,
     Bigint,
@@ -232,6 +236,54 @@ pub(crate) fn chunks<T>(
         items = rest;
         Some(piece)
     })
+}
+
+/// What happens when the database refuses a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnRefusal {
+    /// The transaction fails.
+    Fail,
+    /// The refused rows are found by halving the statement, each half under a savepoint, and are left out.
+    LeaveOut,
+}
+
+/// Writes rows in as few statements as the database takes. Returns the rows it refuses, with the reason; none with
+/// [`OnRefusal::Fail`].
+pub(crate) async fn write_rows<'r, D: Dialect, R: Sync>(
+    session: &mut SqlSession<'_, D>,
+    rows: &'r [R],
+    on_refusal: OnRefusal,
+    weigh: impl Fn(&R) -> usize + Send + Sync,
+    statement: impl Fn(&[R]) -> Statement<D> + Send + Sync,
+) -> Result<Vec<(&'r R, StoreError)>, StoreError> {
+    let mut refused = Vec::new();
+    let mut pieces = session.dialect.pieces(rows, weigh);
+    // Taken from the end.
+    pieces.reverse();
+    while let Some(piece) = pieces.pop() {
+        if on_refusal == OnRefusal::Fail {
+            session.execute(statement(piece)).await?;
+            continue;
+        }
+        match session.execute_or_undo(statement(piece)).await {
+            Ok(_) => {}
+            Err(error @ StoreError::Refused { .. }) => match piece {
+                [row] => refused.push((row, error)),
+                _ => {
+                    let (first, second) = piece.split_at(piece.len() / 2);
+                    pieces.extend([second, first]);
+                }
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(refused)
+}
+
+/// Assignments that give these columns the values of the row that an `INSERT` could not insert.
+pub(crate) fn assignments<D: Dialect>(columns: &[&str]) -> String {
+    let assign = |column: &&str| format!("{column}={}", D::inserted(column));
+    columns.iter().map(assign).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::{Sqlite, file};
 use crate::StoreError;
 use crate::accounts::ReplacedRows;
 use crate::dialect::Dialect;
-use crate::error::{DatabaseError, SqlFault};
+use crate::error::Fault;
 use crate::sql::SqlSession;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, SqlTable, Statement, tuples};
@@ -20,45 +20,48 @@ use kubesvc_core::account_row::AccountRow;
 impl Dialect for Sqlite {
     type Database = Db;
 
+    const NAME: &'static str = "the SQLite file";
+    const COLUMNS_OF: &'static str = "SELECT name FROM pragma_table_info(?)";
+    const KEYS_OF: &'static str = "SELECT i.name, c.name FROM pragma_index_list(?) i, pragma_index_info(i.name) c \
+                                   WHERE i.\"unique\" ORDER BY 1";
+
     // A deferred transaction may fail at its first write, regardless of the busy timeout.
     const BEGIN: Option<&'static str> = Some("BEGIN IMMEDIATE");
     const ROW_LOCK: Option<&'static str> = None;
     const STATEMENT_TIMEOUT: Option<Duration> = None;
 
-    fn classify(error: sqlx::Error) -> StoreError {
-        let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
-        match primary_code(&error) {
-            Some(5 | 6 | 15) => {
-                trouble(SqlFault::Busy, "another connection has the SQLite file locked", error)
+    fn fault(error: &sqlx::Error) -> Fault {
+        match primary_code(error) {
+            None => match error {
+                sqlx::Error::PoolTimedOut => Fault::Other("no connection to the SQLite file in time"),
+                _ => Fault::of_driver(error),
+            },
+            Some(5 | 6 | 15) => Fault::Busy,
+            Some(13) => Fault::DiskFull,
+            Some(3 | 8 | 23) => {
+                Fault::Other("the SQLite file is not writable: grant kubesvc write access to it")
             }
-            Some(13) => trouble(SqlFault::Other, "the disk of the SQLite file is full: make room", error),
-            Some(3 | 8 | 23) => trouble(
-                SqlFault::Other,
-                "the SQLite file is not writable: grant kubesvc write access to it",
-                error,
-            ),
-            Some(10) => trouble(SqlFault::Other, "the disk of the SQLite file reports I/O errors", error),
-            Some(14) => trouble(
-                SqlFault::Other,
+            Some(10) => Fault::Other("the disk of the SQLite file reports I/O errors"),
+            Some(14) => Fault::Other(
                 "the SQLite file cannot be opened: it or its folder is missing or not accessible",
-                error,
             ),
-            Some(4 | 7 | 9) => trouble(SqlFault::Other, "SQLite was interrupted or is out of memory", error),
+            Some(4 | 7 | 9) => Fault::Other("SQLite was interrupted or is out of memory"),
+            Some(12 | 18 | 19 | 20) => Fault::Row,
+            Some(_) => Fault::Schema,
+        }
+    }
+
+    fn classify(error: sqlx::Error) -> StoreError {
+        let fault = Self::fault(&error);
+        match primary_code(&error) {
+            _ if fault == Fault::Busy => {
+                StoreError::of_fault(fault, "another connection has the SQLite file locked", Some(error))
+            }
             Some(11 | 26) => StoreError::Unfit(format!(
                 "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
                  -shm; kubesvc makes its accounts anew from the objects"
             )),
-            Some(12 | 18 | 19 | 20) => StoreError::refused("a row", error),
-            Some(_) => StoreError::Unfit(format!(
-                "the schema of the SQLite file is not as kubesvc left it ({error}): start kubesvc again; if that does \
-                 not help, move the file away, and kubesvc makes its accounts anew from the objects"
-            )),
-            None => match error {
-                sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
-                    StoreError::refused("a row", error)
-                }
-                error => trouble(SqlFault::Other, "no connection to the SQLite file", error),
-            },
+            _ => StoreError::of(Self::NAME, fault, error),
         }
     }
 
@@ -168,9 +171,6 @@ pub(super) fn at_start(path: &Path, error: sqlx::Error) -> StoreError {
         Some(3 | 8 | 14 | 23) => StoreError::Unfit(format!(
             "the database {path} cannot be opened for writing ({error}): check the rights of the file and its folder"
         )),
-        _ => match Sqlite::classify(error) {
-            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {path}: {why}")),
-            other => other,
-        },
+        _ => Sqlite::classify(error).of_database(path),
     }
 }

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use sha2::{Digest as _, Sha256};
 
 use crate::dialect::Dialect;
-use crate::migrations::Schema as _;
 use crate::mysql::MySql;
 use crate::postgres::Postgres;
 use crate::sql::SqlStore;
@@ -86,26 +85,29 @@ pub(super) type CachedStore = Arc<dyn Cached>;
 
 /// What makes this database refuse rows.
 pub(super) trait Poisoned: Dialect {
-    const POISON: &'static str;
+    const POISON: &'static [&'static str];
 }
 
 impl Poisoned for Sqlite {
-    const POISON: &'static str = "CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache \
+    const POISON: &'static [&'static str] = &["CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache \
         WHEN NEW.name LIKE 'poison%' AND (NEW.name <> 'poison-body' OR NEW.body IS NOT NULL) \
-        BEGIN SELECT RAISE(ABORT, 'classified'); END";
+        BEGIN SELECT RAISE(ABORT, 'classified'); END"];
 }
 
 impl Poisoned for MySql {
-    const POISON: &'static str = "CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache FOR EACH ROW \
+    const POISON: &'static [&'static str] =
+        &["CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache FOR EACH ROW \
         IF NEW.name LIKE 'poison%' AND (NEW.name <> 'poison-body' OR NEW.body IS NOT NULL) \
-        THEN SIGNAL SQLSTATE '22007' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = 'classified'; END IF";
+        THEN SIGNAL SQLSTATE '22007' SET MYSQL_ERRNO = 1366, MESSAGE_TEXT = 'classified'; END IF"];
 }
 
 impl Poisoned for Postgres {
-    const POISON: &'static str = "CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+    const POISON: &'static [&'static str] = &[
+        "CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
         IF NEW.name LIKE 'poison%' AND (NEW.name <> 'poison-body' OR NEW.body IS NOT NULL) \
-        THEN RAISE EXCEPTION 'classified' USING ERRCODE = '22P05'; END IF; RETURN NEW; END $$; \
-        CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache FOR EACH ROW EXECUTE FUNCTION poison()";
+        THEN RAISE EXCEPTION 'classified' USING ERRCODE = '22P05'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER poison BEFORE INSERT ON kubesvc_cache FOR EACH ROW EXECUTE FUNCTION poison()",
+    ];
 }
 
 #[async_trait]
@@ -124,13 +126,14 @@ impl<D: Poisoned> Cached for SqlStore<D> {
     }
 
     async fn run(&self, sql: &str) {
-        let mut connection = self.pools.acquire(PoolUse::Write).await.expect("a connection");
-        connection.run(sql.to_owned()).await.unwrap_or_else(|error| unreachable!("{sql}: {error}"));
-        self.pools.give_back(connection, &Ok(()));
+        let run = self.read_on(PoolUse::Write, async |session| session.execute(Statement::new(sql)).await);
+        run.await.unwrap_or_else(|error| unreachable!("{sql}: {error}"));
     }
 
     async fn poison(&self) {
-        self.run(D::POISON).await;
+        for statement in D::POISON {
+            self.run(statement).await;
+        }
     }
 }
 

@@ -1,10 +1,26 @@
 //! The contract of every database, as tests. [`contract_tests`] runs them against one adapter.
 
+use async_trait::async_trait;
+
 use crate::{
-    AccountChanges, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, Store, StoreError,
-    StoredAccounts,
+    AccountChanges, AccountStore, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, Store,
+    StoreError, StoredAccounts,
 };
 use kubesvc_core::account_row::AccountRow;
+
+/// Deletes one account.
+#[async_trait]
+pub(crate) trait DeleteAccount {
+    /// Deletes every row of the account with this uid, in all tables. Succeeds if there are none.
+    async fn delete_account(&self, uid: &str) -> Result<(), StoreError>;
+}
+
+#[async_trait]
+impl<S: AccountStore + ?Sized> DeleteAccount for S {
+    async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
+        self.write(&AccountChanges { deletes: vec![uid.to_owned()], ..AccountChanges::default() }).await
+    }
+}
 
 /// Generates one test for each function. The expression is a future of a fresh store and of what keeps it alive.
 macro_rules! contract_tests {

@@ -13,7 +13,7 @@ use crate::sql::driver::ColumnValue as _;
 use crate::sql::statement::Statement;
 use crate::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use crate::sqlite::Sqlite;
-use crate::tests::contract::row;
+use crate::tests::contract::{DeleteAccount as _, row};
 use crate::{AccountChanges, BatchClaim, Fence, FenceCheck, RaiseOutcome, Store, StoreError, fences};
 use kubesvc_core::CachingEpoch;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::cache_contract::first_batch;
-use super::contract::row;
+use super::contract::{DeleteAccount as _, row};
 use super::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
     AccountChanges, Assignment, AssignmentChanges, ForeignRow, Store, StoreError, VendorTables, open,

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::sql::SqlStore;
 use crate::sql::pools::PoolUse;
 use crate::sqlite::{Sqlite, SqliteTuning, open_with};
-use crate::tests::contract::{contract_tests, row};
+use crate::tests::contract::{DeleteAccount as _, contract_tests, row};
 use crate::tests::installations::database_belongs_to_the_installation_that_opened_it_first;
 use crate::{
     AccountChanges, AccountStore as _, Assignment, AssignmentChanges, AssignmentStore as _,

@@ -19,7 +19,7 @@ use crate::hub::caching::basis::BasisFrames;
 use crate::hub::caching::row_mapping::{BodyFormat, decode};
 use crate::hub::caching::stream_delivery::StreamDelivery;
 use crate::hub::caching::transaction_batching::{LaneId, QueuedBatch, ShardQueue, TransactionDraft};
-use crate::hub::tests::caching::fake_cache::FakeMapper;
+use crate::hub::tests::caching::fake_cache::PlainMapper;
 
 /// A read for Resume, and what the first of its two statements has read.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl HubStream {
                 }
             }
             let (decoded, refused) =
-                decode(queued.payload, "agent-1".into(), &FakeMapper, BodyFormat::Text, ());
+                decode(queued.payload, "agent-1".into(), &PlainMapper, BodyFormat::Text, ());
             assert!(refused.is_empty(), "{refused:?}");
             draft.add(decoded);
             if is_first_alone {
@@ -186,7 +186,7 @@ impl HubStream {
         for part in draft.take(|lane| self.queue.is_open(lane)) {
             let (batch, receipts) = part.into_batch();
             let deleted = |id: &String| {
-                let name = id.rsplit('/').next().unwrap_or_default().to_owned();
+                let name = id.rsplit(':').next().unwrap_or_default().to_owned();
                 let version = versions[&(receipts.lane, name.clone())].clone();
                 (name, version)
             };

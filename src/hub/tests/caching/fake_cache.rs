@@ -1,4 +1,4 @@
-//! The cache tables in memory, with their fences, and rows that are named after their objects.
+//! The cache tables in memory, with their fences.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,15 +7,16 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::hub::{CachePorts, CachingRuleSource, CachingSettings, MappingError, RowMapper, ScopeRows};
+use crate::hub::{CachePorts, CachingRuleSource, CachingSettings, RowMapper};
+use kubesvc_core::cache::classes::KindClasses;
+use kubesvc_core::cache::object_row::{RowError, RowNaming};
 use kubesvc_core::wire::common::Scope;
-use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::ops::CachingRules;
 use kubesvc_core::{CachingEpoch, KubesvcAccount};
 use kubesvc_store::{
     AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceCheck, FenceHolder, KindCount, NamespaceCount,
-    ObjectBody, ObjectRow, ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError,
-    StoredProgress, StoredScope, Swept, Term,
+    ObjectRow, ObjectVersion, RemovedScope, ScopeChange, ScopeKey, ScopeState, StoreError, StoredProgress,
+    StoredScope, Swept, Term,
 };
 
 /// Tables in memory.
@@ -55,7 +56,7 @@ impl FakeCache {
         let settings = CachingSettings { pending_bytes, ..CachingSettings::default() };
         CachePorts {
             store: Arc::clone(self) as Arc<dyn CacheStore>,
-            mapper: Arc::new(FakeMapper),
+            mapper: Arc::new(PlainMapper),
             rules: Arc::new(FakeRules),
             settings,
         }
@@ -266,45 +267,11 @@ impl CachingRuleSource for FakeRules {
     }
 }
 
-/// Rows that are named `ACCOUNT/NAMESPACE/NAME`.
-pub(in crate::hub) struct FakeMapper;
+/// Rows without custom resources.
+pub(in crate::hub) struct PlainMapper;
 
-struct FakeRows {
-    account: String,
-    kind: String,
-}
-
-impl RowMapper for FakeMapper {
-    fn scope(&self, account: &str, scope: &Scope) -> Result<Arc<dyn ScopeRows>, MappingError> {
-        Ok(Arc::new(FakeRows { account: account.to_owned(), kind: scope.kind.to_lowercase() }))
-    }
-}
-
-impl ScopeRows for FakeRows {
-    fn cached_kind(&self) -> &str {
-        &self.kind
-    }
-
-    fn id(&self, namespace: &str, name: &str) -> Result<String, MappingError> {
-        if name == "unnameable" {
-            return Err(MappingError("its name has control characters".into()));
-        }
-        Ok(format!("{}/{namespace}/{name}", self.account))
-    }
-
-    fn row(&self, event: &Event, body: ObjectBody) -> Result<ObjectRow, MappingError> {
-        Ok(ObjectRow {
-            id: self.id(&event.namespace, &event.name)?,
-            kind: self.kind.clone(),
-            application: None,
-            namespace: event.namespace.clone(),
-            name: event.name.clone(),
-            api_version: Some("v1".into()),
-            uid: Some(event.uid.clone()),
-            resource_version: event.rv.clone(),
-            body_hash: hex::encode(&event.hash),
-            body,
-            relations: Vec::new(),
-        })
+impl RowMapper for PlainMapper {
+    fn naming(&self, account: &str, scope: &Scope) -> Result<RowNaming, RowError> {
+        RowNaming::new(account, scope, &KindClasses::default())
     }
 }

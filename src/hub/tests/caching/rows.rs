@@ -28,11 +28,11 @@ async fn a_batch_is_acknowledged_when_it_is_committed_and_not_before() {
     world.cache.answers.send_replace(true);
     assert_eq!(stream.next().await, Frame::Ack(Ack { fence: fence(3), seq: 1 }));
     assert!(matches!(stream.next().await, Frame::Credit(_)));
-    assert_eq!(body_of(&world, "one/ns/a").as_deref(), Some(r#"{"a":1}"#));
+    assert_eq!(body_of(&world, "kubernetes.v2:infrastructure:pod:one:ns:a").as_deref(), Some(r#"{"a":1}"#));
     let deleted = Event { op: Operation::Delete.into(), body: None, ..upsert("b", 2, "") };
     stream.say(say(batch(1, 2, vec![deleted]))).await;
     stream.acknowledged(2).await;
-    assert_eq!(body_of(&world, "one/ns/b"), None);
+    assert_eq!(body_of(&world, "kubernetes.v2:infrastructure:pod:one:ns:b"), None);
     assert_eq!(metric(&world.hub, "kubesvc_cache_rows_written_total"), 2.0);
     assert_eq!(metric(&world.hub, "kubesvc_cache_rows_deleted_total"), 1.0);
     assert_eq!(metric(&world.hub, "kubesvc_cache_transactions_total"), 2.0);
@@ -44,7 +44,7 @@ async fn a_batch_is_acknowledged_when_it_is_committed_and_not_before() {
 async fn row_that_the_database_refuses_is_counted_as_refused_and_not_as_written() {
     let world = World::start().await;
     let (mut stream, _) = world.flowing().await;
-    world.cache.refused.lock().push("one/ns/b".to_owned());
+    world.cache.refused.lock().push("kubernetes.v2:infrastructure:pod:one:ns:b".to_owned());
     let events = ["a", "b", "c"].map(|name| upsert(name, 1, "{}"));
     stream.say(say(batch(0, 1, events.into()))).await;
     stream.acknowledged(1).await;
@@ -68,7 +68,7 @@ async fn batches_that_arrive_during_a_commit_share_the_next_transaction() {
     world.cache.answers.send_replace(true);
     stream.acknowledged(5).await;
     assert_eq!(*world.cache.begun.lock(), 2);
-    assert_eq!(world.cache.rows.lock()["one/ns/a"].resource_version, "5");
+    assert_eq!(world.cache.rows.lock()["kubernetes.v2:infrastructure:pod:one:ns:a"].resource_version, "5");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn a_batch_out_of_order_is_rewound_and_begin_goes_on_from_what_is_committe
     assert_eq!(stream.resumed().await.committed_seq, 1);
     stream.say(say(batch(1, 5, vec![upsert("a", 5, "{}")]))).await;
     stream.acknowledged(5).await;
-    assert_eq!(world.cache.rows.lock()["one/ns/a"].resource_version, "5");
+    assert_eq!(world.cache.rows.lock()["kubernetes.v2:infrastructure:pod:one:ns:a"].resource_version, "5");
     assert_eq!(metric(&world.hub, "kubesvc_cache_rewinds_total"), 1.0);
 }
 
@@ -247,13 +247,19 @@ async fn what_cannot_be_stored_is_left_out_and_counted() {
     let events = vec![
         with("whole", compressed(whole, 14)),
         with("no-text", no_text),
-        upsert("unnameable", 1, "{}"),
+        upsert("un\tnameable", 1, "{}"),
         upsert("plain", 1, "{}"),
     ];
     stream.say(say(batch(0, 1, events))).await;
     stream.acknowledged(1).await;
-    assert_eq!(body_of(&world, "one/ns/whole").as_deref(), Some(r#"{"kind":"Pod"}"#));
-    assert_eq!(world.cache.rows.lock()["one/ns/no-text"].body, ObjectBody::Omitted);
+    assert_eq!(
+        body_of(&world, "kubernetes.v2:infrastructure:pod:one:ns:whole").as_deref(),
+        Some(r#"{"kind":"Pod"}"#)
+    );
+    assert_eq!(
+        world.cache.rows.lock()["kubernetes.v2:infrastructure:pod:one:ns:no-text"].body,
+        ObjectBody::Omitted
+    );
     assert_eq!(world.cache.rows.lock().len(), 3);
     assert_eq!(metric(&world.hub, "kubesvc_cache_refused_rows_total"), 2.0);
 }
@@ -285,11 +291,12 @@ async fn a_list_gets_the_rows_of_its_scope_after_its_begin_is_committed_and_resu
     {
         let template = upsert("a", 1, "{}");
         let rows =
-            crate::hub::RowMapper::scope(&fake_cache::FakeMapper, "one", &scope()).expect("it has rows");
+            crate::hub::RowMapper::naming(&fake_cache::PlainMapper, "one", &scope()).expect("it has rows");
         let mut stored = world.cache.rows.lock();
         for name in &names {
             let event = Event { name: name.clone(), ..template.clone() };
-            let row = rows.row(&event, ObjectBody::Omitted).expect("it has a row");
+            let named = rows.object_row(&event).expect("it has a row");
+            let row = crate::hub::caching::object_row(named, ObjectBody::Omitted);
             stored.insert(row.id.clone(), row);
         }
     }

@@ -1,6 +1,7 @@
 //! Several replicas write and sweep at once.
 
 use super::*;
+use crate::tests::contract::DeleteAccount as _;
 use crate::{FenceCheck, RaiseOutcome, RemovedScope};
 
 pub(crate) async fn concurrent_writers_of_one_batch_write_it_once(store: &CachedStore, other: &CachedStore) {
