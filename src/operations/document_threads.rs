@@ -1,10 +1,11 @@
 //! Two threads for what takes long: reading a manifest, and comparing it with what the cluster has. One caller uses one of
-//! them, and none that answer probes and agents.
+//! them, and none that answer probes and agents. Large documents have bounded memory together.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use kubesvc_runtime::limits::KeyedLimit;
+use kubesvc_runtime::listen::bodies::{BodyMemory, BodyPermit, NoRoom};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -15,9 +16,15 @@ const THREADS_OF_CALLER: usize = 1;
 /// Size up to which a document is handled where it is asked for, in bytes: that takes below a millisecond.
 const SMALL_BYTES: usize = 32 * 1024;
 
+/// Size up to which a document is not counted, in bytes. As a value, one has several times the bytes of its text.
+const COUNTED_BYTES: usize = 256 * 1024;
+/// Texts of the larger ones together, in KiB. One caller has a quarter.
+const LARGE_KIB: usize = 16 * 1024;
+
 /// The threads, and who waits for one.
 #[derive(Debug)]
 pub(super) struct DocumentThreads {
+    large: BodyMemory<String>,
     free: Arc<Semaphore>,
     /// Of callers, by name.
     callers: KeyedLimit<String>,
@@ -25,11 +32,24 @@ pub(super) struct DocumentThreads {
 
 impl Default for DocumentThreads {
     fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(THREADS)), callers: KeyedLimit::new(THREADS_OF_CALLER) }
+        let (free, callers) = (Arc::new(Semaphore::new(THREADS)), KeyedLimit::new(THREADS_OF_CALLER));
+        Self { large: BodyMemory::new(LARGE_KIB), free, callers }
     }
 }
 
 impl DocumentThreads {
+    /// Takes the memory of a document until the permit is dropped.
+    ///
+    /// # Errors
+    /// None was free in time.
+    pub(super) async fn hold(&self, caller: &str, bytes: usize) -> Result<BodyPermit, NoRoom> {
+        let mut permit = self.large.permit(caller.to_owned());
+        if bytes > COUNTED_BYTES {
+            permit.grow(bytes).await?;
+        }
+        Ok(permit)
+    }
+
     /// Does what the caller with this name asks for, with a document of so many bytes.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -90,6 +110,18 @@ mod tests {
         release.send(()).expect("it waits");
         first.await.expect("it ends");
         assert_eq!(second.await, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_holds_four_mib_of_large_documents_and_any_number_of_small_ones() {
+        let threads = DocumentThreads::default();
+        let mib = 1024 * 1024;
+        let held = threads.hold("a", 4 * mib).await.expect("there is room");
+        threads.hold("a", mib).await.expect_err("it has its part");
+        let _other = threads.hold("b", 4 * mib).await.expect("another has its own");
+        let _small = threads.hold("a", COUNTED_BYTES).await.expect("it is not counted");
+        drop(held);
+        threads.hold("a", mib).await.expect("it was given back");
     }
 
     #[tokio::test]

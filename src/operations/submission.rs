@@ -28,6 +28,7 @@ use kubesvc_core::operations::{
     ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure, UnreadOperation,
 };
 use kubesvc_runtime::crash_points;
+use kubesvc_runtime::listen::bodies::NoRoom;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{OperationChange, OperationOutcome, OperationRecord};
@@ -41,6 +42,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why nothing is begun while the replica stops.
 const STOPS: &str = "this replica stops; try again";
+/// Why nothing is begun while large documents use up their memory.
+const NO_ROOM_FOR_DOCUMENT: &str =
+    "this replica has no memory left for large manifests, in total or for you; try again";
 
 /// Who calls.
 #[derive(Clone, Debug)]
@@ -141,6 +145,9 @@ impl Operations {
         };
         let OperationCall { operation, caller, dry_run, wait, held, .. } = call;
         let (bytes, uid) = (operation.document_bytes(), account.uid().to_owned());
+        let memory = self.documents.hold(&caller.principal.name, bytes).await;
+        let memory = memory.map_err(|NoRoom| OperationRefusal::Unavailable(NO_ROOM_FOR_DOCUMENT))?;
+        let held = Box::new((held, memory));
         let reading = self.documents.run(&caller.principal.name, bytes, move || {
             let operation = operation.read()?;
             let identity = OperationIdentity::of(&operation, &uid, dry_run);

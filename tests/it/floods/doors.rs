@@ -203,7 +203,7 @@ pub(super) async fn floods(held: Duration) -> Vec<FloodMeasurement> {
     let honest = HonestCaller { door: door.clone(), token: honest };
     eventually("an honest call", MAX_WAIT, async || honest.call().await).await;
     let measurements = Measurements::new(&place.world, &place.agent, ACCOUNT, Some(health)).await;
-    let measurements = measurements.calling(honest.clone());
+    let measurements = measurements.calling(honest.clone()).after_rest(held).await;
     let rest = place.world.operator().rest_port();
     let mut measured = Vec::new();
     let mut flood = async |name: &'static str, flood: std::pin::Pin<Box<dyn Future<Output = ()> + Send>>| {

@@ -172,6 +172,13 @@ impl<'w> Measurements<'w> {
         Self { probe, process, memory: memory(process), ..self }
     }
 
+    /// Measures growth from what the process holds with the honest load alone.
+    pub(super) async fn after_rest(self, rest: Duration) -> Self {
+        let at_rest = self.during("honest load alone", tokio::time::sleep(rest)).await;
+        println!("{at_rest}");
+        Self { memory: self.memory + at_rest.growth, ..self }
+    }
+
     /// Whether most memory of the last flood is given back, so that the next one is measured by itself.
     pub(super) fn is_settled(&self) -> Result<(), String> {
         let growth = memory(self.process).saturating_sub(self.memory);

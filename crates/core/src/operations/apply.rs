@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::CLIENT_SIDE_MANAGER;
-use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create};
+use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create, refused_as_too_large};
 use super::manifest::{LAST_APPLIED, annotation, with_last_applied};
 use super::merge::{three_way_patch, without_nulls};
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody};
@@ -87,7 +87,9 @@ impl Apply {
 
 impl Program for Apply {
     fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
-        let Some(answer) = answer else { return self.read() };
+        let Some(answer) = answer else {
+            return refused_as_too_large(&self.deployed).map_or_else(|| self.read(), Step::Done);
+        };
         match (self.state, answer.status) {
             (ApplyStage::Begin, _) => self.read(),
             (ApplyStage::Reading, 404) => self.write(None),

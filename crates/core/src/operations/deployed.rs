@@ -5,6 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::kinds::Resource;
+use super::manifest::is_too_large_to_be_annotated;
+use super::outcome::{Outcome, OutcomeClass};
 use super::program::{ApiRequest, JSON, Method};
 
 /// Number of times that an object is read and merged again after a conflict.
@@ -23,6 +25,15 @@ pub(super) struct Deployed {
     /// Path of the kind in the object's namespace.
     pub(super) collection: String,
     pub(super) dry_run: bool,
+}
+
+/// The end of a deploy whose object cannot hold itself in an annotation, before anything is sent: as the API server would refuse
+/// the write.
+pub(super) fn refused_as_too_large(deployed: &Deployed) -> Option<Outcome> {
+    let message = "metadata.annotations: Too long: may not be more than 262144 bytes. A client-side apply keeps the manifest in \
+                   an annotation; deploy it with mode SERVER_SIDE";
+    is_too_large_to_be_annotated(&deployed.object)
+        .then(|| Outcome::failed(422, OutcomeClass::Invalid, message))
 }
 
 /// The request that creates an object. As with kubectl, it leaves out the version that a manifest from `kubectl get`

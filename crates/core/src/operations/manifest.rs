@@ -19,6 +19,8 @@ const MAX_DEPTH: usize = 100;
 const MAX_NODES: usize = 1 << 20;
 /// Maximum number of keys in a manifest, of all its mappings together.
 const MAX_KEYS: usize = 200_000;
+/// Maximum size of all annotations of an object, in bytes, keys included: the API server's.
+const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 /// The annotation by which `kubectl apply` knows what it applied before.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -278,6 +280,18 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
         annotations.insert(LAST_APPLIED.to_owned(), text.into());
     }
     object
+}
+
+/// Whether the annotation that holds the object, with its others, is larger than the API server takes. To find out after the
+/// object was deleted for its successor would be too late.
+pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
+    let others = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    let others = others.filter(|(key, _)| *key != LAST_APPLIED);
+    let bytes: usize = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    // What the object's own copy of that annotation takes is not in the new one.
+    let own =
+        annotation(object, LAST_APPLIED).map_or(0, |own| go_json(&own.into()).len() + LAST_APPLIED.len() + 4);
+    bytes + LAST_APPLIED.len() + go_json(object).len().saturating_sub(own) > MAX_ANNOTATIONS_BYTES
 }
 
 /// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create};
+use super::deployed::{Deployed, MAX_CONFLICTS, STRICT, create, refused_as_too_large};
 use super::manifest::with_last_applied;
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, JSON, Method, Program, Step, go_on};
@@ -125,8 +125,7 @@ impl Recreate {
 
     fn create(&mut self) -> Step {
         self.state = RecreateState::Creating;
-        let deployed = &self.deployed;
-        let is_secret = deployed.resource.group.is_empty() && deployed.resource.kind == "Secret";
+        let (deployed, is_secret) = (&self.deployed, self.is_secret());
         // As an apply creates it, so that a later apply can go on from it.
         let object = Value::clone(&deployed.object);
         Step::Request(if is_secret {
@@ -134,6 +133,11 @@ impl Recreate {
         } else {
             create(deployed, CLIENT_SIDE_MANAGER, with_last_applied(object))
         })
+    }
+
+    fn is_secret(&self) -> bool {
+        let resource = &self.deployed.resource;
+        resource.group.is_empty() && resource.kind == "Secret"
     }
 
     fn delete(&mut self, live: &Value) -> Step {
@@ -150,11 +154,11 @@ impl Recreate {
 impl Program for Recreate {
     fn next(&mut self, _: Duration, answer: Option<&ApiAnswer>) -> Step {
         let Some(answer) = answer else {
-            let next = match self.state {
-                RecreateState::Begin => RecreateState::Reading,
-                _ => RecreateState::Waiting,
-            };
-            return self.read(next);
+            if self.state != RecreateState::Begin {
+                return self.read(RecreateState::Waiting);
+            }
+            let refused = (!self.is_secret()).then(|| refused_as_too_large(&self.deployed)).flatten();
+            return refused.map_or_else(|| self.read(RecreateState::Reading), Step::Done);
         };
         match (self.state, answer.status) {
             (RecreateState::Begin, _) => self.read(RecreateState::Reading),

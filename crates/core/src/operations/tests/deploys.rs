@@ -63,6 +63,27 @@ fn apply_creates_what_is_not_there_with_what_kubectl_would_record() {
 }
 
 #[test]
+fn a_manifest_too_large_for_its_annotation_is_refused_before_anything_is_sent() {
+    let manifest = |bytes: usize| {
+        let mut manifest = annotated(web("1"), "note", &"x".repeat(1000));
+        manifest["spec"]["filler"] = json!("x".repeat(bytes));
+        manifest
+    };
+    let (fits, is_too_large) = (manifest(255_000), manifest(261_500));
+    for more in ["", "mode: APPLY", "mode: RECREATE"] {
+        let refused = Run::new(&deploy(&is_too_large, more));
+        assert_eq!(refused.end().0, 422, "{more}");
+        assert_eq!(Run::new(&deploy(&fits, more)).line(), format!("GET {WEB}"), "{more}");
+        // What it applied before is replaced, and counts for nothing.
+        let applied = live(&fits, "1");
+        assert_eq!(Run::new(&deploy(&applied, more)).line(), format!("GET {WEB}"), "{more}");
+    }
+    for more in ["mode: SERVER_SIDE", "mode: REPLACE", "mode: CREATE"] {
+        assert!(!Run::new(&deploy(&is_too_large, more)).line().is_empty(), "{more}");
+    }
+}
+
+#[test]
 fn object_is_created_without_the_version_of_its_manifest() {
     let mut manifest = web("1");
     manifest["metadata"]["resourceVersion"] = json!("7");
