@@ -116,7 +116,7 @@ async fn follow(
             Ok(Some(event)) => progress.event(&event),
             Ok(None) => return Ok(()),
             Err(error) => match lasting(&error) {
-                Some(error) => return Err(CommandError::Failed(asked.explain(&session.server, error))),
+                Some(error) => return Err(session.failed(asked, error)),
                 // The watch is retried with back-off; the command's timeout bounds it.
                 None => progress.blame(format!("{} could not be watched: {}", session.server, chain(&error))),
             },
