@@ -15,6 +15,7 @@ use crate::caching::SharedStream;
 use crate::health::{self, AgentStatus};
 use crate::metrics::{AccountCounts, AgentMetrics, CachedObjectCounts};
 use crate::requests::RequestService;
+use crate::settings::HealthServerSettings;
 use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -70,7 +71,7 @@ pub(super) async fn bind_health(
     watches: (WatchRegistry, Arc<SharedStream>),
     (requests, tasks): (&Arc<RequestService>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
-    let (host, port) = (&options.health_address, options.health_port);
+    let HealthServerSettings { ref host, port } = options.settings.server;
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
     let routes = health::routes(status, watches, tasks.clone()).merge(requests.routes());
@@ -85,7 +86,7 @@ pub(super) async fn bind_metrics(
     cached_objects: impl Fn() -> CachedObjectCounts + Clone + Send + Sync + 'static,
     tasks: &TaskRegistry,
 ) -> Result<Option<Server>, AgentError> {
-    let Some(port) = options.metrics_port else { return Ok(None) };
+    let Some(port) = options.settings.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
     let failed = |source| AgentError::MetricsPort { address: shown(host, port), source };
     let counts = move || {

@@ -294,7 +294,8 @@ impl ScopeWatch {
     }
 
     /// Version up to which all is queued, while the scope is watched.
-    pub fn watched_version(&self) -> Option<&str> {
+    #[cfg(test)]
+    pub(super) fn watched_version(&self) -> Option<&str> {
         match self.phase {
             ScopePhase::Watching(_) => self.position.version.as_deref(),
             _ => None,
