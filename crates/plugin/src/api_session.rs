@@ -84,10 +84,7 @@ impl ApiSession {
         asked: ResourceRequest<'_>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, CommandError> {
-        match self.try_ask(request).await? {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(self.failed(asked, &error)),
-        }
+        self.try_ask(request).await?.map_err(|error| self.failed(asked, &error))
     }
 
     /// The error of a request that the API server refused or did not get.

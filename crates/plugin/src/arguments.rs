@@ -104,10 +104,10 @@ pub(super) fn complain(reason: &str) {
     terminal::note(&format!("kubectl-kubesvc: {}", text::line(reason)));
 }
 
-/// Prints a line for each thing that was not found, and fails if there is any.
-pub(super) fn complain_of(missing: &[String]) -> Result<(), CommandError> {
-    missing.iter().for_each(|line| complain(line));
-    if missing.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
+/// Prints each line about a failure, and fails if there is any.
+pub(super) fn complain_of(failures: &[String]) -> Result<(), CommandError> {
+    failures.iter().for_each(|line| complain(line));
+    if failures.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
 }
 
 #[cfg(test)]
