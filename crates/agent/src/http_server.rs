@@ -1,7 +1,6 @@
 //! The HTTP servers of the agent: health and metrics.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +27,6 @@ use kubesvc_runtime::listen::port::HttpMetrics;
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
-    address: SocketAddr,
     router: Router,
     server: HttpServer,
 }
@@ -48,13 +46,12 @@ impl Server {
         metrics: HttpMetrics,
     ) -> io::Result<Self> {
         let listener = listen(host, port).await?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address, router, server: HttpServer::new(name, limits(), metrics) })
+        Ok(Self { listener, router, server: HttpServer::new(name, limits(), metrics) })
     }
 
-    /// Address of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        self.listener.local_addr().expect("the port is bound")
     }
 
     /// Serves until `stop` is cancelled.

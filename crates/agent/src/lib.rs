@@ -21,7 +21,6 @@
 //! Nothing runs for an account that is merely held: only its definition and the identity of its cluster stay
 //! in memory.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -236,16 +235,6 @@ impl Agent {
         let caching = (driver, caching_supervisor);
         let requests = (requests_driver, requests);
         Ok(Self { health, metrics, link, files, caching, requests, background, tasks, ends })
-    }
-
-    /// Address on which health is served.
-    pub fn health_address(&self) -> SocketAddr {
-        self.health.address()
-    }
-
-    /// Address on which metrics are served, if they are.
-    pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(Server::address)
     }
 
     /// Tasks that run beside the link, until it ends.

@@ -26,7 +26,6 @@
 //! |---|---|
 //! | `action.rs` | what to ask of the cluster, as requests |
 //! | `failure.rs` | why a request failed, when to try again, and what to say about it |
-//! | `backoff.rs` | delays after consecutive failures |
 //! | `basis.rs` | the rows that the hub has, in little memory, and how a list differs from them |
 //! | `list.rs` | how far a list has come |
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
@@ -38,7 +37,6 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 mod action;
-mod backoff;
 mod basis;
 mod budget;
 mod failure;

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::Agent;
 use crate::cluster::tests::test_server::{Authority, Reply, TestServer, json, kubeconfig};
+use crate::http_server::Server;
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::account_result::Outcome;
@@ -37,7 +38,7 @@ async fn agent(hub: &FakeHub) -> RunningAgent {
 
 async fn agent_with(options: AgentOptions) -> RunningAgent {
     let agent = Agent::bind(options).await.expect("an agent");
-    let (health, metrics) = (agent.health_address(), agent.metrics_address());
+    let (health, metrics) = (agent.health.address(), agent.metrics.as_ref().map(Server::address));
     let stop = CancellationToken::new();
     let task = tokio::spawn(agent.run(stop.clone()));
     RunningAgent { health, metrics, stop, task }
@@ -465,5 +466,5 @@ async fn occupied_metrics_port_fails_at_start() {
 async fn a_host_of_every_address_is_taken() {
     let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
     options.settings.server.host = "*".to_owned();
-    assert!(Agent::bind(options).await.expect("an agent").health_address().ip().is_unspecified());
+    assert!(Agent::bind(options).await.expect("an agent").health.address().ip().is_unspecified());
 }

@@ -10,7 +10,7 @@ use kubesvc_core::wire::events::ScopeCheckpoint;
 use kubesvc_core::wire::ops::CachingRules;
 
 use crate::watch::action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
-use crate::watch::backoff::RetryDelay;
+use crate::watch::failure::RetryDelay;
 use crate::watch::list::{List, ListReason, SentObjects};
 use crate::watch::{
     DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
