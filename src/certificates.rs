@@ -1,7 +1,9 @@
 //! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
-//! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller. No I/O.
+//! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller; `kept_secret`
+//! reads and writes it. The rest does no I/O.
 
-use k8s_openapi::api::core::v1::Secret;
+pub mod kept_secret;
+
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -28,12 +30,6 @@ pub enum CertificateError {
     /// The key cannot be used, or is not that of the certificate.
     #[error("the private key cannot be used with the certificate")]
     Key(#[from] rustls::Error),
-}
-
-/// The bytes of a field of a Secret; empty if it is missing.
-pub fn secret_field(secret: &Secret, name: &str) -> Vec<u8> {
-    let field = secret.data.as_ref().and_then(|data| data.get(name));
-    field.map(|bytes| bytes.0.clone()).unwrap_or_default()
 }
 
 /// A certificate with its key, from PEM.
@@ -136,6 +132,36 @@ fn set_validity(params: &mut CertificateParams, now: i64, days: i64) {
 pub fn seconds_left(pem: &[u8], now: i64) -> i64 {
     first(pem, |certificate| certificate.validity().not_after.timestamp() - now).unwrap_or_default().max(0)
 }
+
+/// The methods of a verifier that verify signatures of handshakes, and no certificate, as the provider in its field does.
+macro_rules! verify_signatures_by {
+    ($field:tt) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.$field.signature_verification_algorithms;
+            rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &rustls::pki_types::CertificateDer<'_>,
+            signature: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            let algorithms = &self.$field.signature_verification_algorithms;
+            rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            self.$field.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+pub(crate) use verify_signatures_by;
 
 /// When the first certificate became valid, in epoch seconds.
 pub fn valid_from(pem: &[u8]) -> Option<i64> {

@@ -18,14 +18,12 @@
 //! | `records` | audit lines and history of what was done |
 //! | `operation_list` | the operations of an account |
 //! | `status` | errors as a Status |
-//! | `metrics` | what is under way |
 
 mod answers;
 mod checks;
 mod delete_options;
 mod discovery;
 mod listener;
-mod metrics;
 mod operation_list;
 mod own_certificate;
 mod paths;
@@ -44,6 +42,10 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -59,7 +61,6 @@ use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_store::OperationStore;
 use listener::ConnectionInfo;
-use metrics::GatewayMetrics;
 use paths::Route;
 use status::Refusal;
 
@@ -241,4 +242,33 @@ fn json_as(code: StatusCode, media: &'static str, document: &impl serde::Seriali
     *response.status_mut() = code;
     response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static(media));
     response
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CodeLabel {
+    code: u16,
+}
+
+/// `kubesvc_gateway_*`.
+#[derive(Clone, Default)]
+struct GatewayMetrics {
+    answered: Family<CodeLabel, Counter>,
+    /// Connections.
+    connections: Gauge,
+    /// Watches, followed logs and upgraded connections.
+    streams: Gauge,
+}
+
+impl GatewayMetrics {
+    fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_gateway");
+        registry.register("requests", "Answers of the API of accounts, by status", self.answered.clone());
+        registry.register("connections", "Connections to the API of accounts", self.connections.clone());
+        let help = "Watches, followed logs and upgraded connections through the API of accounts";
+        registry.register("streams", help, self.streams.clone());
+    }
+
+    fn answered(&self, code: StatusCode) {
+        self.answered.get_or_create(&CodeLabel { code: code.as_u16() }).inc();
+    }
 }

@@ -7,7 +7,7 @@
 //! | `membership` | who the replicas are according to these objects, and as last seen |
 //! | `authority` | the Secret `kubesvc-replicas`: the authority that signs, and the next one |
 //! | `tls` | TLS as the Secret says, at both ends |
-//! | `connections`, `listener`, `http2` | connections to other replicas and of other replicas, and their limits |
+//! | `connections`, `listener` | connections to other replicas and of other replicas, and their limits |
 //! | `client`, `calls` | calls to other replicas, and their messages |
 //! | `relays` | requests to accounts that the agents of another replica make |
 //! | `verification` | which of the discovered addresses have answered, and so are replicas |
@@ -19,7 +19,6 @@ mod calls;
 mod client;
 mod connections;
 mod discovery;
-mod http2;
 mod listener;
 mod membership;
 mod relays;
@@ -48,18 +47,18 @@ use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
 use membership::{Membership, PodNames};
+use relays::MAX_RELAYED;
 use tls::PeerTls;
 use verification::VerifiedPeers;
 
 pub use calls::{
-    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
-    RelayError, RemoteAgent, RemoteHolders,
+    AgentsOfReplica, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer, RelayError, RemoteAgent,
+    RemoteHolders, encoded,
 };
-pub use client::CallError;
-pub use connections::CallBody;
+pub use connections::{CallBody, CallError, CallFailure};
 pub use listener::CallingReplica;
 pub use membership::Replica;
-pub use relays::{MAX_RELAYED, RelayFailure, RelayedAnswer, RemoteAgentProcess};
+pub use relays::{NOT_HERE, RelayedAnswer, RemoteAgentProcess};
 
 /// This replica, as others reach it.
 #[derive(Clone, Debug)]

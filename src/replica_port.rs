@@ -31,8 +31,7 @@ use crate::access::audit::AuditLog;
 use crate::connected_agents::{ConnectedAgents, ReplicaRequests};
 use crate::informers::AccountIndex;
 use crate::peers::{
-    AgentsOfReplica, CallingReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION,
-    ReachAnswer,
+    AgentsOfReplica, CallingReplica, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
 };
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
@@ -193,16 +192,14 @@ async fn disconnect(
     calling: Calling,
     Path(id): Path<String>,
     Query(OfZone { zone_id }): Query<OfZone>,
-    body: Body,
 ) -> Result<Json<Value>, CallRefusal> {
-    let DisconnectCall { origin, .. } = state.message(&calling, body).await?;
     let id = AgentId::from(id);
     if !state.ports.connected_agents.disconnect(&id, zone_id.as_ref()) {
         return Err(CallRefusal::new(StatusCode::NOT_FOUND, format!("agent {id:?} is not connected")));
     }
     tracing::info!(
         agentId = id.as_str(),
-        origin = origin.as_str(),
+        origin = id_of(&calling).as_str(),
         "disconnected an agent at a request relayed by another replica"
     );
     Ok(Json(json!({})))

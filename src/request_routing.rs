@@ -8,7 +8,6 @@
 //! | `answer_recovery` | the answer of a write, asked for again wherever its agent is by then |
 //! | `forgetting` | of which writes callers have the end, so that agents keep it no longer |
 //! | `messages` | the headers of a relayed request, and the lines and the trailer of its answer; pure |
-//! | `metrics` | `kubesvc_relayed_requests_*` |
 //!
 //! An agent of this replica is asked first. Without one the request goes, once, to the replicas whose agents are of the
 //! account's zone. At most [`MAX_ASKED_AGENTS`] agents are asked, a further one only if the first has certainly executed
@@ -17,7 +16,6 @@
 mod answer_recovery;
 mod forgetting;
 mod messages;
-mod metrics;
 pub mod received;
 mod relaying;
 
@@ -26,6 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use moka::sync::Cache;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
@@ -42,7 +41,6 @@ use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::requests::apply_settings::apply_settings;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
-use metrics::RelayMetrics;
 
 pub use messages::{relayed_principal, request_caller};
 
@@ -251,6 +249,30 @@ impl AccountRequests for RequestRouter {
             return Some(settings);
         }
         None
+    }
+}
+
+/// Metrics of requests that are made by another replica's agents: `kubesvc_relayed_requests_*`. Atomic.
+#[derive(Clone, Debug, Default)]
+struct RelayMetrics {
+    /// Requests that another replica's agents answered.
+    answered: Counter,
+    /// Requests that another replica had no answer to.
+    failed: Counter,
+    /// Writes whose connection was lost, and whose answer was asked for again.
+    recalls: Counter,
+}
+
+impl RelayMetrics {
+    fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_relayed_requests");
+        registry.register("answered", "Requests answered by other replicas' agents", self.answered.clone());
+        registry.register("failed", "Requests that another replica had no answer to", self.failed.clone());
+        registry.register(
+            "recalls",
+            "Writes whose connection was lost, and whose answer was asked for again",
+            self.recalls.clone(),
+        );
     }
 }
 

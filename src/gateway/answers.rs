@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::BodyStreamError;
+use super::GatewayMetrics;
 use super::checks::Recheck;
-use super::metrics::GatewayMetrics;
 use super::records::{Ending, SharedRecorder};
 use crate::access::ShortRequest;
 use crate::access::audit::AuditEvent;

@@ -3,14 +3,12 @@
 //! A Secret has an authority and a certificate, so that all replicas show the same one. It is renewed after two thirds of
 //! its time; so is the authority, and both authorities are trusted meanwhile. The APIService is told the authorities.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::{ResourceExt, api::ObjectMeta};
+use kube::ResourceExt;
 use parking_lot::Mutex;
 use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::json;
@@ -18,11 +16,11 @@ use tracing::info;
 
 use super::tls::ServingCertificate;
 use super::{GROUP, VERSION};
+use crate::certificates::kept_secret::{KeptSecret, SecretFiles};
 use crate::certificates::{
     Authority, CertificateError, DAY, LeafRequest, certified_key, dns_names, first_text, seconds_left,
-    secret_field,
 };
-use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions, unless_stale};
+use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions};
 
 /// Name of the Secret.
 const SECRET_NAME: &str = "kubesvc-gateway";
@@ -36,16 +34,6 @@ const AUTHORITY_DAYS: i64 = 3650;
 const CERTIFICATE_DAYS: i64 = 365;
 /// Common name of an authority.
 const AUTHORITY_NAME: &str = "kubesvc-gateway-ca";
-/// Maximum number of attempts if other replicas write the Secret at the same time.
-const MAX_ATTEMPTS: usize = 5;
-/// How the Secret is written.
-const SECRET_WRITE: WriteOptions = WriteOptions { urgency: None, crash_point: Some("gateway-secret") };
-/// Fields of the Secret.
-const AUTHORITIES: &str = "ca.crt";
-const AUTHORITY_KEY: &str = "ca.key";
-const CERTIFICATE: &str = "tls.crt";
-const KEY: &str = "tls.key";
-
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnCertificateError {
@@ -125,29 +113,17 @@ impl OwnCertificate {
 
     /// Returns the authorities, as PEM.
     async fn keep_secret(&self, names: &[String]) -> Result<Vec<u8>, OwnCertificateError> {
-        let secrets = self.kube.namespaced::<Secret>(&self.namespace);
-        for _ in 0..MAX_ATTEMPTS {
-            let found = secrets.get(SECRET_NAME).await?;
-            let now = jiff::Timestamp::now().as_second();
-            let kept = found.as_ref().map(Files::of).unwrap_or_default();
-            if let Some(files) = kept.next(names, now)? {
-                let written = match found {
-                    Some(found) => {
-                        let secret = Secret { data: Some(files.data()), ..found };
-                        secrets.replace(&secret, SECRET_WRITE).await
-                    }
-                    None => secrets.create(&new_secret(&files), SECRET_WRITE).await,
-                };
-                // If it is stale, another replica was faster.
-                if unless_stale(written)?.is_none() {
-                    continue;
-                }
-                info!("made a certificate for the gateway, in Secret {}/{SECRET_NAME}", self.namespace);
-                return self.take(files);
-            }
-            return self.take(kept);
-        }
-        Err(OwnCertificateError::Contended)
+        let secret = KeptSecret {
+            secrets: &self.kube.namespaced(&self.namespace),
+            name: SECRET_NAME,
+            type_: "kubernetes.io/tls",
+            content: "a certificate for the gateway",
+            write: WriteOptions { urgency: None, crash_point: Some("gateway-secret") },
+        };
+        let next = |files: &Files| {
+            Ok::<_, OwnCertificateError>(files.next(names, jiff::Timestamp::now().as_second())?)
+        };
+        self.take(secret.keep(next).await?.ok_or(OwnCertificateError::Contended)?)
     }
 
     fn take(&self, files: Files) -> Result<Vec<u8>, OwnCertificateError> {
@@ -168,15 +144,6 @@ fn names(service: &str, namespace: &str) -> Vec<String> {
     names
 }
 
-fn new_secret(files: &Files) -> Secret {
-    Secret {
-        metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
-        type_: Some("kubernetes.io/tls".to_owned()),
-        data: Some(files.data()),
-        ..Secret::default()
-    }
-}
-
 /// What the Secret has.
 #[derive(Clone, Default)]
 struct Files {
@@ -187,27 +154,19 @@ struct Files {
     key: Vec<u8>,
 }
 
-impl Files {
-    fn of(secret: &Secret) -> Self {
-        let field = |name| secret_field(secret, name);
-        Self {
-            authorities: field(AUTHORITIES),
-            authority_key: field(AUTHORITY_KEY),
-            certificate: field(CERTIFICATE),
-            key: field(KEY),
-        }
-    }
-
-    fn data(&self) -> BTreeMap<String, ByteString> {
+impl SecretFiles for Files {
+    fn fields(&mut self) -> impl Iterator<Item = (&'static str, &mut Vec<u8>)> {
         let fields = [
-            (AUTHORITIES, &self.authorities),
-            (AUTHORITY_KEY, &self.authority_key),
-            (CERTIFICATE, &self.certificate),
-            (KEY, &self.key),
+            ("ca.crt", &mut self.authorities),
+            ("ca.key", &mut self.authority_key),
+            ("tls.crt", &mut self.certificate),
+            ("tls.key", &mut self.key),
         ];
-        fields.into_iter().map(|(name, bytes)| (name.to_owned(), ByteString(bytes.clone()))).collect()
+        fields.into_iter()
     }
+}
 
+impl Files {
     /// What it must have instead; `None` if it is good. `now` is in epoch seconds.
     fn next(&self, names: &[String], now: i64) -> Result<Option<Self>, rcgen::Error> {
         let authority = Authority::read(AUTHORITY_NAME, &self.authority_key);

@@ -5,22 +5,16 @@
 //! left. It is trusted for at least 24 h before it signs, so that no replica meets a certificate whose authority it has not
 //! read yet.
 
-use std::collections::BTreeMap;
-
 use hmac::{Hmac, KeyInit, Mac};
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::ObjectMeta;
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::ServerName;
 use sha2::Sha256;
-use tracing::info;
 
 use super::JoinPeersError;
-use crate::certificates::{
-    Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, secret_field, valid_from,
-};
-use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions, unless_stale};
+use crate::certificates::kept_secret::{KeptSecret, SecretFiles};
+use crate::certificates::{Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, valid_from};
+use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
 
 /// Name of the Secret.
 pub(super) const SECRET_NAME: &str = "kubesvc-replicas";
@@ -36,51 +30,33 @@ const SIGNING_AGE: i64 = 3 * DAY;
 const SUCCESSION_AGE: i64 = SIGNING_AGE + 2 * DAY;
 /// Length of the key of versions, in bytes.
 const VERSION_KEY_BYTES: usize = 32;
-/// Maximum number of attempts if other replicas write the Secret at the same time.
-const MAX_ATTEMPTS: usize = 5;
-
-/// Fields of the Secret: the authority that signs, before the former one; its key; the authority that signs next; its key; the
-/// key of versions.
-const AUTHORITIES: &str = "ca.crt";
-const AUTHORITY_KEY: &str = "ca.key";
-const NEXT_AUTHORITY: &str = "next.crt";
-const NEXT_AUTHORITY_KEY: &str = "next.key";
-const VERSION_KEY: &str = "version.key";
-
 /// What the Secret has. Deliberately without `Debug`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct AuthorityFiles {
+    /// The authority that signs, before the former one.
     authorities: Vec<u8>,
     key: Vec<u8>,
+    /// The authority that signs next.
     next_authority: Vec<u8>,
     next_key: Vec<u8>,
+    /// The key of versions.
     version_key: Vec<u8>,
 }
 
-impl AuthorityFiles {
-    fn of(secret: &Secret) -> Self {
-        let field = |name| secret_field(secret, name);
-        Self {
-            authorities: field(AUTHORITIES),
-            key: field(AUTHORITY_KEY),
-            next_authority: field(NEXT_AUTHORITY),
-            next_key: field(NEXT_AUTHORITY_KEY),
-            version_key: field(VERSION_KEY),
-        }
-    }
-
-    fn data(&self) -> BTreeMap<String, ByteString> {
+impl SecretFiles for AuthorityFiles {
+    fn fields(&mut self) -> impl Iterator<Item = (&'static str, &mut Vec<u8>)> {
         let fields = [
-            (AUTHORITIES, &self.authorities),
-            (AUTHORITY_KEY, &self.key),
-            (NEXT_AUTHORITY, &self.next_authority),
-            (NEXT_AUTHORITY_KEY, &self.next_key),
-            (VERSION_KEY, &self.version_key),
+            ("ca.crt", &mut self.authorities),
+            ("ca.key", &mut self.key),
+            ("next.crt", &mut self.next_authority),
+            ("next.key", &mut self.next_key),
+            ("version.key", &mut self.version_key),
         ];
-        let given = fields.into_iter().filter(|(_, bytes)| !bytes.is_empty());
-        given.map(|(name, bytes)| (name.to_owned(), ByteString(bytes.clone()))).collect()
+        fields.into_iter()
     }
+}
 
+impl AuthorityFiles {
     /// What the Secret must have instead; `None` if it is good. `now` is in epoch seconds.
     pub(super) fn next(&self, now: i64) -> Result<Option<Self>, JoinPeersError> {
         let mut files = self.clone();
@@ -161,33 +137,15 @@ pub(super) async fn keep(
     secrets: &KubeObjects<Secret>,
     namespace: &str,
 ) -> Result<AuthorityFiles, JoinPeersError> {
-    for _ in 0..MAX_ATTEMPTS {
-        let found = secrets.get(SECRET_NAME).await.map_err(failed)?;
-        let files = found.as_ref().map(AuthorityFiles::of).unwrap_or_default();
-        let Some(next) = files.next(jiff::Timestamp::now().as_second())? else { return Ok(files) };
-        let written = match found {
-            Some(found) => {
-                let secret = Secret { data: Some(next.data()), ..found };
-                secrets.replace(&secret, WriteOptions::default()).await
-            }
-            None => secrets.create(&new_secret(&next), WriteOptions::default()).await,
-        };
-        // If it is stale, another replica was faster.
-        if unless_stale(written).map_err(failed)?.is_some() {
-            info!("wrote Secret {namespace}/{SECRET_NAME}, with the authority of calls between replicas");
-            return Ok(next);
-        }
-    }
-    Err(JoinPeersError::Contended { secret: path(namespace) })
-}
-
-fn new_secret(files: &AuthorityFiles) -> Secret {
-    Secret {
-        metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
-        type_: Some("Opaque".to_owned()),
-        data: Some(files.data()),
-        ..Secret::default()
-    }
+    let secret = KeptSecret {
+        secrets,
+        name: SECRET_NAME,
+        type_: "Opaque",
+        content: "the authority of calls between replicas",
+        write: WriteOptions::default(),
+    };
+    let next = |files: &AuthorityFiles| files.next(jiff::Timestamp::now().as_second());
+    secret.keep(next).await?.ok_or_else(|| JoinPeersError::Contended { secret: path(namespace) })
 }
 
 /// The Secret of this namespace, as people name it.
@@ -195,11 +153,13 @@ fn path(namespace: &str) -> String {
     format!("{namespace}/{SECRET_NAME}")
 }
 
-fn failed(error: KubeError) -> JoinPeersError {
-    let request = error.request();
-    match error.code() {
-        Some(403) => JoinPeersError::SecretForbidden { verb: request.verb, secret: path(&request.namespace) },
-        _ => JoinPeersError::Secret(error),
+impl From<KubeError> for JoinPeersError {
+    fn from(error: KubeError) -> Self {
+        let request = error.request();
+        match error.code() {
+            Some(403) => Self::SecretForbidden { verb: request.verb, secret: path(&request.namespace) },
+            _ => Self::Secret(error),
+        }
     }
 }
 

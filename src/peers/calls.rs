@@ -5,21 +5,19 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use http::Method;
 use jiff::Timestamp;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
 
-use super::client::{CallError, PeerCall};
+use super::client::PeerCall;
+use super::connections::CallError;
 use super::{PeerTransport, Peers, Replica};
 use crate::connected_agents::AgentView;
 use crate::informers::AgentIndex;
 use kubesvc_core::{AgentId, AgentKey, KubesvcAgent, ReplicaId, ZoneId};
 
-/// Timeout for another replica's answer to a question.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout for another replica to close an agent's session.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a replica that did not answer is not asked again; the KubesvcAgents stand in for it.
@@ -63,7 +61,7 @@ impl Peers {
     /// The agents of the other replicas, which are asked concurrently.
     pub async fn agents(&self) -> Vec<RemoteAgent> {
         let Some(link) = &self.transport else { return Vec::new() };
-        let ask = get("/internal/v1/agents");
+        let ask = PeerCall::get("/internal/v1/agents");
         let (answers, silent) = self.ask_all::<AgentsOfReplica>(link, &ask).await;
         let answered = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
         let agents = answered.flat_map(|answer| answer.agents);
@@ -78,13 +76,7 @@ impl Peers {
         let mut all = RemoteHolders::default();
         let Some(link) = &self.transport else { return all };
         for uids in uids.chunks(MAX_UIDS_PER_QUESTION) {
-            let body = serde_json::to_vec(&HoldersQuestion { uids: uids.to_vec() }).expect("texts are JSON");
-            let ask = PeerCall {
-                method: Method::POST,
-                path: "/internal/v1/holders".to_owned(),
-                body,
-                within: QUESTION_TIMEOUT,
-            };
+            let ask = PeerCall::post("/internal/v1/holders", &HoldersQuestion { uids: uids.to_vec() });
             let (answers, silent) = self.ask_all::<Holders>(link, &ask).await;
             for answer in answers.into_iter().filter(|answer| answer.replica_id != self.replica_id) {
                 for (uid, agents) in answer.agents {
@@ -102,7 +94,7 @@ impl Peers {
     /// other replica answers.
     pub async fn reach_of_others(&self) -> Option<Duration> {
         let link = self.transport.as_ref()?;
-        let (answers, _) = self.ask_all::<ReachAnswer>(link, &get("/internal/v1/reach")).await;
+        let (answers, _) = self.ask_all::<ReachAnswer>(link, &PeerCall::get("/internal/v1/reach")).await;
         let others = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
         others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
     }
@@ -162,15 +154,9 @@ impl Peers {
         agent_id: &AgentId,
         zone: Option<&ZoneId>,
     ) -> Result<bool, CallError> {
-        let timestamp = Timestamp::now().as_millisecond();
-        let message = DisconnectCall { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
         let zone = zone.map(|zone| format!("?zoneId={}", encoded(zone.as_str()))).unwrap_or_default();
-        let ask = PeerCall {
-            method: Method::POST,
-            path: format!("/internal/v1/agents/{}/disconnect{zone}", encoded(agent_id.as_str())),
-            body: serde_json::to_vec(&message).expect("texts and numbers are JSON"),
-            within: DISCONNECT_TIMEOUT,
-        };
+        let path = format!("/internal/v1/agents/{}/disconnect{zone}", encoded(agent_id.as_str()));
+        let ask = PeerCall::post(path, &()).within(DISCONNECT_TIMEOUT);
         self.metrics.calls.inc();
         let answer = link.client.ask::<serde_json::Value>(replica, &ask).await;
         match answer {
@@ -236,12 +222,9 @@ impl PeerTransport {
     }
 }
 
-fn encoded(text: &str) -> String {
+/// A text as a part of a path or a query.
+pub fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
-}
-
-pub(super) fn get(path: &str) -> PeerCall {
-    PeerCall { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION_TIMEOUT }
 }
 
 /// `GET /internal/v1/agents`: the agents of the replica that answers.
@@ -280,18 +263,6 @@ pub struct ReachAnswer {
     pub replica_id: ReplicaId,
     /// How long the API server has answered it without a gap, in milliseconds; 0 if it does not answer now.
     pub answered_for_ms: u64,
-}
-
-/// `POST /internal/v1/agents/{id}/disconnect`, relayed. The receiving replica never relays it again.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DisconnectCall {
-    /// Always true.
-    pub cluster_driven: bool,
-    /// Id of the replica that relays the call.
-    pub origin: ReplicaId,
-    /// Send time, in epoch milliseconds.
-    pub timestamp: i64,
 }
 
 /// The replicas that have sessions of the agents of an id, in one zone or in each, according to the KubesvcAgents; that of

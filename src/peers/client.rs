@@ -7,65 +7,51 @@ use std::time::Duration;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::connections::{CallBody, NoAnswer, PeerConnections};
+use super::connections::{CallBody, CallError, PeerConnections, unreachable};
 use super::membership::Replica;
 use super::verification::VerifiedPeers;
-use kubesvc_core::ReplicaId;
 
 /// Maximum number of concurrent calls to all replicas, apart from relayed requests; further calls wait within their timeout.
 pub(super) const MAX_CONCURRENT_CALLS: usize = 64;
+/// Timeout for another replica's answer to a question.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// Maximum length, in characters, of an error message that is passed on from another replica.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Reason why a call to a replica failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
-    /// The replica did not answer in time, or did not prove that it is this replica.
-    #[error("replica {replica} cannot be reached at {address}: {why}")]
-    Unreachable {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// Host and port that were called.
-        address: String,
-        /// What went wrong.
-        why: String,
-    },
-    /// The replica refused the call.
-    #[error("replica {replica} answered {status}: {message}")]
-    Refused {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// HTTP status of the answer.
-        status: u16,
-        /// Error message of the answer.
-        message: String,
-    },
-    /// The answer cannot be parsed.
-    #[error("the answer of replica {replica} cannot be read: {why}")]
-    Malformed {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// What is wrong with the answer.
-        why: String,
-    },
-}
-
 /// A call to another replica.
 #[derive(Clone, Debug)]
 pub(super) struct PeerCall {
-    pub(super) method: Method,
     /// Path and query.
     pub(super) path: String,
-    /// JSON; empty for no body.
-    pub(super) body: Vec<u8>,
+    /// JSON of a POST; `None` for a GET.
+    message: Option<Vec<u8>>,
     /// Timeout for the whole call.
-    pub(super) within: Duration,
+    within: Duration,
+}
+
+impl PeerCall {
+    /// A question.
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self { path: path.into(), message: None, within: QUESTION_TIMEOUT }
+    }
+
+    /// A call with a message.
+    pub(super) fn post(path: impl Into<String>, message: &impl Serialize) -> Self {
+        let message = serde_json::to_vec(message).expect("texts and numbers are JSON");
+        Self { message: Some(message), ..Self::get(path) }
+    }
+
+    /// Sets the timeout.
+    pub(super) fn within(self, within: Duration) -> Self {
+        Self { within, ..self }
+    }
 }
 
 /// Calls other replicas.
@@ -105,16 +91,14 @@ impl PeerClient {
     }
 
     async fn call(&self, to: &Replica, ask: &PeerCall) -> Result<(StatusCode, Bytes), CallError> {
-        let mut request = Request::builder().method(&ask.method).uri(url(to, &ask.path));
-        if !ask.body.is_empty() {
+        let method = if ask.message.is_some() { Method::POST } else { Method::GET };
+        let mut request = Request::builder().method(method).uri(url(to, &ask.path));
+        if ask.message.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(whole_body(ask.body.clone().into()));
+        let request = request.body(whole_body(ask.message.clone().unwrap_or_default().into()));
         let request = request.map_err(|problem| unreachable(to, problem.to_string()))?;
-        let answer = self.connections.send(to, request).await.map_err(|no_answer| {
-            let (NoAnswer::NotSent(why) | NoAnswer::Unsure(why)) = no_answer;
-            unreachable(to, why)
-        })?;
+        let answer = self.connections.send(to, request).await.map_err(|failure| failure.error)?;
         let (parts, body) = answer.into_parts();
         Ok((parts.status, read_whole(to, body).await?))
     }
@@ -134,10 +118,6 @@ pub(super) fn whole_body(bytes: Bytes) -> CallBody {
 pub(super) async fn read_whole(to: &Replica, body: Incoming) -> Result<Bytes, CallError> {
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
     Ok(body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes())
-}
-
-pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
-    CallError::Unreachable { replica: to.id.clone(), address: to.calls_at.clone(), why }
 }
 
 /// Converts an error response into a refusal with the message of the other side.

@@ -1,8 +1,9 @@
-//! PeerConnections to other replicas: HTTP/2 over TLS, one for each replica, opened when it is needed. The server's certificate must
+//! Connections to other replicas: HTTP/2 over TLS, one for each replica, opened when it is needed. The server's certificate must
 //! have the id of the replica, or of any replica where no object names its pod.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,15 +13,17 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{DnsName, ServerName};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tracing::debug;
 
-use super::http2;
+use super::client::MAX_CONCURRENT_CALLS;
 use super::membership::Replica;
+use super::relays::MAX_RELAYED;
 use super::tls::PeerTls;
+use kubesvc_core::ReplicaId;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -29,21 +32,90 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Number of connections over which a call is tried: one that was open may turn out to be closed.
 const MAX_ATTEMPTS: usize = 2;
 
+/// Maximum number of calls on one connection at once: all that a replica makes.
+pub(super) const MAX_STREAMS: u32 = (MAX_RELAYED + MAX_CONCURRENT_CALLS) as u32;
+/// Window of one body, in bytes: what its reader may leave unread.
+pub(super) const STREAM_WINDOW: u32 = 64 * 1024;
+/// Window of a connection, in bytes. It has room for the windows of all of its bodies, so that one that is not read holds up no
+/// other.
+pub(super) const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+/// Maximum size of a frame, in bytes, so that a long body does not keep a short call waiting.
+pub(super) const MAX_FRAME_BYTES: u32 = 16 * 1024;
+/// Maximum size of the head of a call as HTTP/2 counts it, with 32 bytes for each header: what a caller may send to an account,
+/// and who that caller is.
+pub(super) const MAX_HEAD_BYTES: u32 = 512 * 1024;
+/// Maximum size of what waits to be sent of one body, in bytes.
+pub(super) const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Maximum number of calls that were cancelled and are not forgotten yet.
+pub(super) const MAX_PENDING_RESETS: usize = MAX_STREAMS as usize;
+/// Interval between two pings.
+pub(super) const PING_INTERVAL: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// Time without an answer to a ping after which the other side counts as gone: a machine that lost power closes no connection.
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 20 });
+
 /// Path of the first call on a connection.
 const FIRST_CALL: &str = "/internal/v1/reach";
-/// What a replica is called of whom only the address is known.
-const UNNAMED: &str = "replica.invalid";
+/// Stands for the name of a replica of which only the address is known, for the verifier of certificates. Ids of replicas
+/// are names of hosts, and never addresses.
+const UNNAMED: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
 /// The body of a call.
 pub type CallBody = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Why there is no answer to a call.
+/// Reason why a call to a replica failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The replica did not answer in time, or did not prove that it is this replica.
+    #[error("replica {replica} cannot be reached at {address}: {why}")]
+    Unreachable {
+        /// Id of the replica.
+        replica: ReplicaId,
+        /// Host and port that were called.
+        address: String,
+        /// What went wrong.
+        why: String,
+    },
+    /// The replica refused the call.
+    #[error("replica {replica} answered {status}: {message}")]
+    Refused {
+        /// Id of the replica.
+        replica: ReplicaId,
+        /// HTTP status of the answer.
+        status: u16,
+        /// Error message of the answer.
+        message: String,
+    },
+    /// The answer cannot be parsed.
+    #[error("the answer of replica {replica} cannot be read: {why}")]
+    Malformed {
+        /// Id of the replica.
+        replica: ReplicaId,
+        /// What is wrong with the answer.
+        why: String,
+    },
+    /// [`MAX_RELAYED`] requests are relayed.
+    #[error("{MAX_RELAYED} requests to other replicas' agents run at this replica; try again")]
+    TooMany,
+}
+
+/// A call without an answer that its caller can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoAnswer {
-    /// The call never left this process.
-    NotSent(String),
-    /// The other replica may have it.
-    Unsure(String),
+pub struct CallFailure {
+    /// Why.
+    pub error: CallError,
+    /// Whether the other replica may have executed the call. Otherwise it certainly has not.
+    pub may_be_executed: bool,
+}
+
+impl CallFailure {
+    /// The failure of a call that was not executed.
+    pub(super) fn unexecuted(error: CallError) -> Self {
+        Self { error, may_be_executed: false }
+    }
+}
+
+pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
+    CallError::Unreachable { replica: to.id.clone(), address: to.calls_at.clone(), why }
 }
 
 /// The id that is verified, if an object names it, and host and port.
@@ -76,10 +148,11 @@ impl PeerConnections {
         &self,
         to: &Replica,
         mut request: Request<CallBody>,
-    ) -> Result<Response<Incoming>, NoAnswer> {
+    ) -> Result<Response<Incoming>, CallFailure> {
+        let failed = |may_be_executed, why| CallFailure { error: unreachable(to, why), may_be_executed };
         let mut why = String::new();
         for _ in 0..MAX_ATTEMPTS {
-            let mut connection = self.connection(to).await.map_err(NoAnswer::NotSent)?;
+            let mut connection = self.connection(to).await.map_err(|why| failed(false, why))?;
             let mut error = match connection.try_send_request(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
@@ -87,9 +160,9 @@ impl PeerConnections {
             // Who has the request still has it whole.
             let unsent = error.take_message();
             why = chain(error.error());
-            request = unsent.ok_or_else(|| NoAnswer::Unsure(why.clone()))?;
+            request = unsent.ok_or_else(|| failed(true, why.clone()))?;
         }
-        Err(NoAnswer::NotSent(why))
+        Err(failed(false, why))
     }
 
     async fn connection(&self, to: &Replica) -> Result<SendRequest<CallBody>, String> {
@@ -125,12 +198,13 @@ impl PeerConnections {
 
     async fn open(&self, name: Option<String>, address: &str) -> Result<SendRequest<CallBody>, String> {
         let tls = self.tls.current();
-        let config = if name.is_some() { &tls.client } else { &tls.client_of_unnamed };
-        let name = ServerName::try_from(name.unwrap_or_else(|| UNNAMED.to_owned()));
-        let name = name.map_err(|error| chain(&error))?;
+        let name = match name {
+            Some(name) => ServerName::DnsName(DnsName::try_from(name).map_err(|error| chain(&error))?),
+            None => UNNAMED.into(),
+        };
         let stream = TcpStream::connect(address).await.map_err(|error| chain(&error))?;
         let _ = stream.set_nodelay(true);
-        let connecting = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+        let connecting = TlsConnector::from(Arc::clone(&tls.client)).connect(name, stream);
         let stream = connecting.await.map_err(|error| chain(&error))?;
         let handshake = builder().handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.map_err(|error| chain(&error))?;
@@ -154,16 +228,16 @@ fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .initial_stream_window_size(http2::STREAM_WINDOW)
-        .initial_connection_window_size(http2::CONNECTION_WINDOW)
-        .max_frame_size(http2::MAX_FRAME_BYTES)
-        .max_header_list_size(http2::MAX_HEAD_BYTES)
-        .max_send_buf_size(http2::SEND_BUFFER_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_concurrent_streams(0)
-        .max_concurrent_reset_streams(http2::MAX_PENDING_RESETS)
-        .max_local_error_reset_streams(http2::MAX_PENDING_RESETS)
-        .keep_alive_interval(http2::PING_INTERVAL)
-        .keep_alive_timeout(http2::PING_TIMEOUT)
+        .max_concurrent_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_PENDING_RESETS)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
     builder
 }

@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use tracing::warn;
 
 use super::tls::TlsState;
-use super::{PeerTransport, Peers, http2};
+use super::{PeerTransport, Peers, connections};
 use crate::certificates::dns_names_in_der;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::listen::connection_limits::{AddressLimits, ClientAddress, LogRateLimit};
@@ -126,16 +126,16 @@ fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(http2::MAX_STREAMS)
-        .initial_stream_window_size(http2::STREAM_WINDOW)
-        .initial_connection_window_size(http2::CONNECTION_WINDOW)
-        .max_frame_size(http2::MAX_FRAME_BYTES)
-        .max_header_list_size(http2::MAX_HEAD_BYTES)
+        .max_concurrent_streams(connections::MAX_STREAMS)
+        .initial_stream_window_size(connections::STREAM_WINDOW)
+        .initial_connection_window_size(connections::CONNECTION_WINDOW)
+        .max_frame_size(connections::MAX_FRAME_BYTES)
+        .max_header_list_size(connections::MAX_HEAD_BYTES)
         .header_table_size(0)
-        .max_send_buf_size(http2::SEND_BUFFER_BYTES)
-        .max_pending_accept_reset_streams(http2::MAX_PENDING_RESETS)
-        .max_local_error_reset_streams(http2::MAX_PENDING_RESETS)
-        .keep_alive_interval(http2::PING_INTERVAL)
-        .keep_alive_timeout(http2::PING_TIMEOUT);
+        .max_send_buf_size(connections::SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(connections::MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(connections::MAX_PENDING_RESETS)
+        .keep_alive_interval(connections::PING_INTERVAL)
+        .keep_alive_timeout(connections::PING_TIMEOUT);
     builder
 }

@@ -90,20 +90,24 @@ impl Membership {
         let members = merge(all.values().flatten());
         // Still under the lock of the sightings, so that changes are published in order.
         let before = self.replicas();
-        let after: Arc<[Replica]> = members.into_iter().map(|one| self.replica(one, &before)).collect();
+        let after: Arc<[Replica]> =
+            members.into_iter().map(|(id, at)| self.replica(id, &at, &before)).collect();
         if after != before {
             log_changes(&before, &after);
             *self.replicas.write() = after;
         }
     }
 
-    fn replica(&self, member: PeerMember, before: &[Replica]) -> Replica {
-        let PeerMember { id, named, ready, host, port, calls_port } = member;
-        let reached = reached_at(&host, self.names.as_ref());
-        let base_url = base_url(&reached, port);
-        let calls_at = authority(&reached, calls_port.unwrap_or(self.calls_port));
-        let last_updated = Timestamp::now();
-        let new = Replica { id: id.into(), base_url, ready, named, calls_at, last_updated };
+    fn replica(&self, id: String, at: &Sighting, before: &[Replica]) -> Replica {
+        let reached = reached_at(&at.host, self.names.as_ref());
+        let new = Replica {
+            id: id.into(),
+            base_url: base_url(&reached, at.port),
+            ready: at.ready,
+            last_updated: Timestamp::now(),
+            named: at.pod.is_some(),
+            calls_at: authority(&reached, at.calls_port.unwrap_or(self.calls_port)),
+        };
         let same = |one: &&Replica| Replica { last_updated: new.last_updated, ..(*one).clone() } == new;
         before.iter().find(same).cloned().unwrap_or(new)
     }
@@ -145,23 +149,6 @@ pub(super) struct Sighting {
     pub(super) calls_port: Option<u16>,
     /// Whether the address is ready.
     pub(super) ready: bool,
-}
-
-/// A replica, merged from all sightings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct PeerMember {
-    /// Name of its pod, otherwise its address and port.
-    id: String,
-    /// Whether the id is the name of its pod.
-    named: bool,
-    /// IP address or host name.
-    host: String,
-    /// REST port.
-    port: u16,
-    /// Port of calls between replicas, if an object names it.
-    calls_port: Option<u16>,
-    /// Whether any object lists it as ready.
-    ready: bool,
 }
 
 /// Where DNS names of pods are found.
@@ -226,10 +213,9 @@ fn pod(target: Option<&ObjectReference>) -> Option<String> {
     target?.name.clone().filter(|name| !name.is_empty())
 }
 
-/// Merges sightings into one member for each pod, and one for each address and port without a named pod;
-/// sorted by id. A member is ready if any object says so. Of a pod's addresses, IPv4 is preferred to IPv6 and
+/// Merges sightings into one for each pod, by its name, and one for each address and port without a named pod. One is ready if any object says so. Of a pod's addresses, IPv4 is preferred to IPv6 and
 /// IPv6 to host names, then the lowest one.
-fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMember> {
+fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> BTreeMap<String, Sighting> {
     let (mut named, mut nameless) = (BTreeMap::<&str, Vec<&Sighting>>::new(), Vec::new());
     for sighting in sightings {
         match &sighting.pod {
@@ -244,8 +230,7 @@ fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMembe
         };
         let ready = of_pod.iter().any(|one| one.ready);
         let calls_port = of_pod.iter().filter_map(|one| one.calls_port).min();
-        let member = member((*pod).to_owned(), true, best, ready);
-        members.insert((*pod).to_owned(), PeerMember { calls_port, ..member });
+        members.insert((*pod).to_owned(), Sighting { ready, calls_port, ..(*best).clone() });
     }
     for sighting in nameless {
         let same = |one: &&Sighting| one.host == sighting.host && one.port == sighting.port;
@@ -255,15 +240,11 @@ fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMembe
             Some(pod) => (*pod).to_owned(),
             None => authority(&sighting.host, sighting.port),
         };
-        let known = members.entry(id.clone()).or_insert_with(|| member(id, false, sighting, false));
+        let known = members.entry(id).or_insert_with(|| sighting.clone());
         known.ready |= sighting.ready;
         known.calls_port = known.calls_port.or(sighting.calls_port);
     }
-    members.into_values().collect()
-}
-
-fn member(id: String, named: bool, at: &Sighting, ready: bool) -> PeerMember {
-    PeerMember { id, named, host: at.host.clone(), port: at.port, calls_port: at.calls_port, ready }
+    members
 }
 
 fn family(host: &str) -> u8 {
@@ -349,9 +330,9 @@ mod tests {
         Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port, calls_port: None, ready }
     }
 
-    fn ids(members: &[PeerMember]) -> Vec<(&str, String, bool)> {
-        let shown = |one: &PeerMember| authority(&one.host, one.port);
-        members.iter().map(|one| (one.id.as_str(), shown(one), one.ready)).collect()
+    fn ids(members: &BTreeMap<String, Sighting>) -> Vec<(&str, String, bool)> {
+        let shown = |one: &Sighting| authority(&one.host, one.port);
+        members.iter().map(|(id, one)| (id.as_str(), shown(one), one.ready)).collect()
     }
 
     #[test]
@@ -417,9 +398,9 @@ mod tests {
         assert_eq!(ids(&merge(all())), expected);
         assert_eq!(merge(all().rev()), merge(all()), "the order does not matter");
         assert_eq!(merge(all().chain(all())), merge(all()), "what is told twice is told once");
-        let named: Vec<_> = merge(all()).iter().map(|one| one.named).collect();
+        let named: Vec<_> = merge(all()).values().map(|one| one.pod.is_some()).collect();
         assert_eq!(named, [false, false, false, true, true]);
-        assert_eq!(merge([]), []);
+        assert!(merge([]).is_empty());
     }
 
     #[test]

@@ -5,21 +5,23 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http::{Request, Response, StatusCode};
+use hyper::body::{Bytes, Incoming};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::calls::{connected, replicas_of};
-use super::client::{CallError, PeerCall, read_whole, refused, unreachable};
-use super::connections::{CallBody, NoAnswer};
+use super::client::{PeerCall, read_whole, refused};
+use super::connections::{CallBody, CallError, CallFailure, unreachable};
 use super::{PeerTransport, Peers, Replica};
 use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
 
 /// Maximum number of relayed requests at once.
 pub const MAX_RELAYED: usize = 1024;
+/// Status of the answer of a replica that has no agent for a request.
+pub const NOT_HERE: u16 = StatusCode::MISDIRECTED_REQUEST.as_u16();
 /// Time limit for another replica to say that it asks an agent. The answer of the cluster may be longer in coming.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -29,21 +31,6 @@ pub struct RelayedAnswer {
     pub body: Incoming,
     /// Counts the request as long as its answer is read.
     pub slot: OwnedSemaphorePermit,
-}
-
-/// Why another replica does not relay a request.
-#[derive(Debug)]
-pub enum RelayFailure {
-    /// It has no agent for the request.
-    NotHere,
-    /// It cannot be reached, and has not got the request.
-    Unreachable(CallError),
-    /// Nothing was executed.
-    NotSent(CallError),
-    /// The call may have been executed.
-    Unsure(CallError),
-    /// [`MAX_RELAYED`] requests are relayed.
-    TooMany,
 }
 
 /// A process of an agent at another replica, according to its object.
@@ -122,30 +109,30 @@ impl Peers {
         to: &Replica,
         call: Request<CallBody>,
         deadline: Instant,
-    ) -> Result<RelayedAnswer, RelayFailure> {
-        let Some(link) = &self.transport else { return Err(RelayFailure::NotHere) };
-        let slot = Arc::clone(&link.relays).try_acquire_owned().map_err(|_| RelayFailure::TooMany)?;
+    ) -> Result<RelayedAnswer, CallFailure> {
+        let link = self.transport.as_ref().ok_or_else(|| CallFailure::unexecuted(runs_alone(to)))?;
+        let slot = Arc::clone(&link.relays).try_acquire_owned();
+        let slot = slot.map_err(|_| CallFailure::unexecuted(CallError::TooMany))?;
         if link.is_resting(to) {
             let why = "it did not answer a moment ago".to_owned();
-            return Err(RelayFailure::Unreachable(unreachable(to, why)));
+            return Err(CallFailure::unexecuted(unreachable(to, why)));
         }
         self.metrics.calls.inc();
         let until = deadline.min(Instant::now() + OPENING_TIMEOUT);
         let opened = timeout_at(until, open(link, to, call)).await.unwrap_or_else(|_| {
-            Err(RelayFailure::Unsure(unreachable(to, "it did not answer in time".to_owned())))
+            let error = unreachable(to, "it did not answer in time".to_owned());
+            Err(CallFailure { error, may_be_executed: true })
         });
-        match opened {
-            Ok(body) => Ok(RelayedAnswer { body, slot }),
-            Err(failure) => {
-                if !matches!(failure, RelayFailure::NotHere) {
-                    self.metrics.failed.inc();
-                }
-                if matches!(failure, RelayFailure::Unreachable(_)) {
+        let body = opened.inspect_err(|CallFailure { error, may_be_executed }| match error {
+            CallError::Refused { status: NOT_HERE, .. } => {}
+            error => {
+                self.metrics.failed.inc();
+                if matches!(error, CallError::Unreachable { .. }) && !may_be_executed {
                     link.rest(to);
                 }
-                Err(failure)
             }
-        }
+        })?;
+        Ok(RelayedAnswer { body, slot })
     }
 
     /// Another replica by its id.
@@ -158,7 +145,7 @@ impl Peers {
     /// # Errors
     /// The replica cannot be asked, or refuses.
     pub async fn ask<T: DeserializeOwned>(&self, to: &Replica, path: &str) -> Result<T, CallError> {
-        self.small_call(to, super::calls::get(path)).await
+        self.small_call(to, PeerCall::get(path)).await
     }
 
     /// Tells another replica something small.
@@ -171,14 +158,11 @@ impl Peers {
         path: &str,
         message: &(impl Serialize + Sync),
     ) -> Result<T, CallError> {
-        let body = serde_json::to_vec(message).expect("texts are JSON");
-        self.small_call(to, PeerCall { method: Method::POST, body, ..super::calls::get(path) }).await
+        self.small_call(to, PeerCall::post(path, message)).await
     }
 
     async fn small_call<T: DeserializeOwned>(&self, to: &Replica, call: PeerCall) -> Result<T, CallError> {
-        let Some(link) = &self.transport else {
-            return Err(unreachable(to, "this replica runs alone".to_owned()));
-        };
+        let link = self.transport.as_ref().ok_or_else(|| runs_alone(to))?;
         self.metrics.calls.inc();
         link.client.ask(to, &call).await.inspect_err(|_| {
             self.metrics.failed.inc();
@@ -186,21 +170,19 @@ impl Peers {
     }
 }
 
-async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Result<Incoming, RelayFailure> {
-    let answer: Response<Incoming> =
-        link.connections.send(to, call).await.map_err(|problem| match problem {
-            NoAnswer::NotSent(why) => RelayFailure::Unreachable(unreachable(to, why)),
-            NoAnswer::Unsure(why) => RelayFailure::Unsure(unreachable(to, why)),
-        })?;
+fn runs_alone(to: &Replica) -> CallError {
+    unreachable(to, "this replica runs alone".to_owned())
+}
+
+async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Result<Incoming, CallFailure> {
+    let answer: Response<Incoming> = link.connections.send(to, call).await?;
     link.verified.given(to);
     let (parts, body) = answer.into_parts();
-    match parts.status {
-        StatusCode::OK => Ok(body),
-        StatusCode::MISDIRECTED_REQUEST => Err(RelayFailure::NotHere),
-        // It asks an agent only after its head.
-        status => {
-            let body = read_whole(to, body).await.unwrap_or_default();
-            Err(RelayFailure::NotSent(refused(to, status, &body)))
-        }
-    }
+    let said = match parts.status {
+        StatusCode::OK => return Ok(body),
+        StatusCode::MISDIRECTED_REQUEST => Bytes::new(),
+        _ => read_whole(to, body).await.unwrap_or_default(),
+    };
+    // It asks an agent only after its head.
+    Err(CallFailure::unexecuted(refused(to, parts.status, &said)))
 }

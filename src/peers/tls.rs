@@ -6,21 +6,23 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use parking_lot::RwLock;
 use rustls::CertificateError as CertificateProblem;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::danger::{ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::JoinPeersError;
 use super::authority::{self, AuthorityFiles, CERTIFICATE_DAYS};
-use crate::certificates::{CertificateError, DAY, certified_key, dns_names_in_der, seconds_left};
+use crate::certificates::{
+    CertificateError, DAY, certified_key, dns_names_in_der, seconds_left, verify_signatures_by,
+};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeObjects};
@@ -34,8 +36,6 @@ pub(super) struct TlsState {
     pub(super) files: AuthorityFiles,
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
-    /// Takes the certificate of any replica: for an address of which no object says whose it is.
-    pub(super) client_of_unnamed: Arc<ClientConfig>,
     /// Cancelled once an authority is not trusted any more: connections made under it end.
     pub(super) distrusted: CancellationToken,
     certificate: Vec<u8>,
@@ -119,10 +119,9 @@ impl TlsState {
         for authority in certificates(&files.trusted())? {
             trusted.add(authority).map_err(CertificateError::Key)?;
         }
-        let (server, clients) = configs(&shown, Arc::new(trusted))?;
-        let [client, client_of_unnamed] = clients;
+        let (server, client) = configs(&shown, Arc::new(trusted))?;
         let distrusted = CancellationToken::new();
-        Ok(Self { files, server, client, client_of_unnamed, distrusted, certificate })
+        Ok(Self { files, server, client, distrusted, certificate })
     }
 }
 
@@ -133,7 +132,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateE
 fn configs(
     shown: &Arc<CertifiedKey>,
     trusted: Arc<RootCertStore>,
-) -> Result<(Arc<ServerConfig>, [Arc<ClientConfig>; 2]), CertificateError> {
+) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), CertificateError> {
     let provider = Arc::new(ring::default_provider());
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::clone(&trusted), Arc::clone(&provider)).build();
@@ -146,62 +145,42 @@ fn configs(
     server.session_storage = Arc::new(NoServerSessionStorage {});
     server.send_tls13_tickets = 0;
     server.alpn_protocols = vec![b"h2".to_vec()];
-    let verifier = WebPkiServerVerifier::builder_with_provider(trusted, Arc::clone(&provider)).build();
-    let verifier = verifier.map_err(|error| rustls::Error::General(error.to_string()))?;
-    let client = |verifier: Arc<dyn ServerCertVerifier>| {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
-        let mut client = builder
-            .with_protocol_versions(&[&TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(shown))));
-        client.resumption = Resumption::disabled();
-        client.alpn_protocols = vec![b"h2".to_vec()];
-        Ok::<_, rustls::Error>(Arc::new(client))
-    };
-    let any = Arc::new(AnyReplica(Arc::clone(&verifier)));
-    Ok((Arc::new(server), [client(verifier)?, client(any)?]))
+    let paths = WebPkiServerVerifier::builder_with_provider(trusted, Arc::clone(&provider)).build();
+    let paths = paths.map_err(|error| rustls::Error::General(error.to_string()))?;
+    let verifier = ReplicaVerifier(paths, Arc::clone(&provider));
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(shown))));
+    client.resumption = Resumption::disabled();
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    Ok((Arc::new(server), Arc::new(client)))
 }
 
-/// Verifies a certificate under the name that is in it.
+/// Verifies a certificate under the name of its replica. An address stands for a replica whose name no object says: its
+/// certificate is verified under the name that is in it.
 #[derive(Debug)]
-struct AnyReplica(Arc<WebPkiServerVerifier>);
+struct ReplicaVerifier(Arc<WebPkiServerVerifier>, Arc<CryptoProvider>);
 
-impl ServerCertVerifier for AnyReplica {
+impl ServerCertVerifier for ReplicaVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,
         others: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
+        name: &ServerName<'_>,
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        if matches!(name, ServerName::DnsName(_)) {
+            return self.0.verify_server_cert(own, others, name, ocsp, now);
+        }
         let name = dns_names_in_der(own).into_iter().next().and_then(|name| ServerName::try_from(name).ok());
         let name = name.ok_or(CertificateProblem::NotValidForName)?;
         self.0.verify_server_cert(own, others, &name, ocsp, now)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
+    verify_signatures_by!(1);
 }
 
 #[cfg(test)]
@@ -236,10 +215,9 @@ impl PeerTls {
         let shown = Arc::new(certified_key(&certificate, &key).expect("they fit"));
         let mut trusted = RootCertStore::empty();
         trusted.add_parsable_certificates(certificates(&files.trusted()).expect("PEM"));
-        let (server, [client, client_of_unnamed]) =
-            configs(&shown, Arc::new(trusted)).expect("they can be used");
+        let (server, client) = configs(&shown, Arc::new(trusted)).expect("they can be used");
         let distrusted = CancellationToken::new();
-        let state = TlsState { files, server, client, client_of_unnamed, distrusted, certificate };
+        let state = TlsState { files, server, client, distrusted, certificate };
         *tls.current.write() = Arc::new(state);
         tls
     }

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use tracing::info;
 
 use super::PeerTransport;
-use super::calls::{ReachAnswer, get};
+use super::calls::ReachAnswer;
+use super::client::PeerCall;
 use super::membership::{Membership, Replica};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
@@ -83,7 +84,7 @@ pub(super) fn start(
 
 async fn ask_due(link: Arc<PeerTransport>, others: Vec<Replica>) -> AttemptOutcome {
     let due = link.verified.due(&others, Instant::now());
-    let ask = get("/internal/v1/reach");
+    let ask = PeerCall::get("/internal/v1/reach");
     join_all(due.iter().map(|replica| async {
         // `ask` records every answer, whatever it says: the connection has proved who gives it.
         let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;

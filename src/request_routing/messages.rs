@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,7 @@ use crate::connected_agents::{
     AccountGrant, AnsweringAgent, AskedAgent, CallerRight, PreparedRequest, RecallFailure, RequestCaller,
     RequestClass, RequestError, SendFailure,
 };
+use crate::peers::encoded;
 use kubesvc_core::operations::ApplySettings;
 use kubesvc_core::{AgentId, GrantEpoch};
 
@@ -274,10 +275,6 @@ pub struct ForgottenWrites {
     pub agent: AnsweringAgent,
     /// Ids of the requests.
     pub request_ids: Vec<String>,
-}
-
-fn encoded(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 pub(super) fn apply_settings_path(uid: &str) -> String {

@@ -19,7 +19,7 @@ use crate::connected_agents::{
     AccountGrant, AccountResponse, AfterFailure, AskedAgent, PreparedRequest, Repetition, RequestError,
     SendFailure, UpgradedBytes,
 };
-use crate::peers::{CallBody, CallError, MAX_RELAYED, RelayFailure, RelayedAnswer, Replica};
+use crate::peers::{CallBody, CallError, CallFailure, NOT_HERE, RelayedAnswer, Replica};
 use kubesvc_core::AgentId;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::wire::common::Failure;
@@ -38,13 +38,6 @@ struct Begun {
     status: StatusCode,
     headers: HeaderMap,
     answer: AnswerReader,
-}
-
-/// How an answer ended before its head.
-enum NoHead {
-    Failed(Box<SendFailure>),
-    /// The way broke.
-    Broken(String),
 }
 
 impl RequestRouter {
@@ -80,19 +73,15 @@ impl RequestRouter {
         };
         let reading = read_head(AnswerReader::new(body), request, asked_there);
         let begun = timeout_at(deadline, reading).await;
-        let begun = begun.unwrap_or_else(|_| Err(NoHead::Broken("the time is over".to_owned())));
-        let mut begun = match begun {
-            Ok(begun) => begun,
-            Err(NoHead::Failed(failure)) => {
-                self.metrics.failed.inc();
-                return Err(Attempted::Failed(failure));
-            }
-            Err(NoHead::Broken(why)) => {
-                self.metrics.failed.inc();
-                let last = asked_there.last().map(|agent| agent.process.clone());
-                return Err(lost(request, &why, last.map_or(suspects, Suspects::certain)));
-            }
-        };
+        let begun = begun.unwrap_or_else(|_| Err("the time is over".to_owned()));
+        if !matches!(begun, Ok(Ok(_))) {
+            self.metrics.failed.inc();
+        }
+        let begun = begun.map_err(|why| {
+            let last = asked_there.last().map(|agent| agent.process.clone());
+            lost(request, &why, last.map_or(suspects, Suspects::certain))
+        })?;
+        let mut begun = begun.map_err(|failure| Attempted::Failed(Box::new(failure)))?;
         let agent = begun.agent.clone();
         if request.repetition() == Repetition::Recalled {
             let reading = timeout_at(deadline, begun.answer.whole()).await;
@@ -114,40 +103,35 @@ impl RequestRouter {
 
     fn not_relayed(
         &self,
-        failure: RelayFailure,
+        CallFailure { error, may_be_executed }: CallFailure,
         grant: &AccountGrant,
         request: &PreparedRequest,
         suspects: Suspects,
     ) -> Attempted {
-        let another = |error| {
-            let next = AfterFailure::AskAnother;
-            Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() }))
-        };
-        match failure {
-            RelayFailure::NotHere => {
-                let (account, zone) = (grant.name.clone(), grant.zone.clone());
-                another(RequestError::NoAgent { account, zone, is_expected: false })
-            }
-            RelayFailure::Unreachable(error) => {
-                self.metrics.failed.inc();
-                another(RequestError::ReplicaAway(error.to_string()))
-            }
-            RelayFailure::NotSent(CallError::Refused { status: 403, message, .. }) => {
-                Attempted::Failed(Box::new(given_up(RequestError::Forbidden(message))))
-            }
-            RelayFailure::NotSent(error) => another(RequestError::NotSent(Failure {
-                message: error.to_string(),
-                before_send: true,
-                ..Failure::default()
-            })),
-            RelayFailure::TooMany => another(RequestError::TooMany(format!(
-                "{MAX_RELAYED} requests to other replicas' agents run at this replica; try again"
-            ))),
-            RelayFailure::Unsure(error) => {
-                self.metrics.failed.inc();
-                lost(request, &error.to_string(), suspects)
-            }
+        if may_be_executed {
+            self.metrics.failed.inc();
+            return lost(request, &error.to_string(), suspects);
         }
+        let error = match error {
+            CallError::Refused { status: NOT_HERE, .. } => {
+                let (account, zone) = (grant.name.clone(), grant.zone.clone());
+                RequestError::NoAgent { account, zone, is_expected: false }
+            }
+            CallError::Refused { status: 403, message, .. } => {
+                return Attempted::Failed(Box::new(given_up(RequestError::Forbidden(message))));
+            }
+            CallError::Unreachable { .. } => {
+                self.metrics.failed.inc();
+                RequestError::ReplicaAway(error.to_string())
+            }
+            CallError::TooMany => RequestError::TooMany(error.to_string()),
+            CallError::Refused { .. } | CallError::Malformed { .. } => {
+                let message = error.to_string();
+                RequestError::NotSent(Failure { message, before_send: true, ..Failure::default() })
+            }
+        };
+        let next = AfterFailure::AskAnother;
+        Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() }))
     }
 }
 
@@ -282,15 +266,17 @@ impl AnswerReader {
     }
 }
 
-/// Reads lines up to the head. Adds the agents that they name to `asked`.
+/// Reads lines up to the head, or to a failure that the other replica says. Adds the agents that they name to `asked`.
+///
+/// # Errors
+/// The connection broke.
 async fn read_head(
     mut answer: AnswerReader,
     request: &PreparedRequest,
     asked: &mut Vec<AskedAgent>,
-) -> Result<Begun, NoHead> {
-    let broken = |why: &str| NoHead::Broken(why.to_owned());
+) -> Result<Result<Begun, SendFailure>, String> {
     loop {
-        match answer.line().await.map_err(NoHead::Broken)? {
+        match answer.line().await? {
             AnswerLine::Asked(agent) => {
                 request.asked(&agent);
                 // The answer names again who gives it.
@@ -298,13 +284,13 @@ async fn read_head(
                     asked.push(agent);
                 }
             }
-            AnswerLine::Failed(failure) => return Err(NoHead::Failed(Box::new(failure))),
+            AnswerLine::Failed(failure) => return Ok(Err(failure)),
             AnswerLine::Head(head) => {
-                let agent = asked.last().cloned().ok_or_else(|| broken("no agent was named"))?;
-                let (status, headers) = head.read().ok_or_else(|| broken("the head was malformed"))?;
-                return Ok(Begun { agent, status, headers, answer });
+                let agent = asked.last().cloned().ok_or("no agent was named")?;
+                let (status, headers) = head.read().ok_or("the head was malformed")?;
+                return Ok(Ok(Begun { agent, status, headers, answer }));
             }
-            AnswerLine::NotRecalled(_) => return Err(broken("a line was not in order")),
+            AnswerLine::NotRecalled(_) => return Err("a line was not in order".to_owned()),
         }
     }
 }

@@ -6,8 +6,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use kubesvc_agent::activation::Activator;
-use kubesvc_agent::activation::Definition;
+use kubesvc_agent::activation::{Activator, Definition, DefinitionOrigin};
 use kubesvc_agent::cluster::{
     ClusterClient, ClusterContext, ClusterEndpoint, ClusterRequest, ClusterResponse, RequestBody,
     ResponseBody, Use,
@@ -29,7 +28,9 @@ async fn activate(
     let credential = Some(Credential::Kubeconfig(kubeconfig.as_bytes().to_vec()));
     let mut spec = AccountSpec { credential, ..AccountSpec::default() };
     change(&mut spec);
-    Activator::new(Vec::new(), 16).activate(&Definition::split(spec).1).await
+    let started =
+        Activator::new(Vec::new(), 16).start(&Definition::split(spec).1, DefinitionOrigin::Hub).await;
+    started.map(|reached| reached.identity)
 }
 
 #[tokio::test]

@@ -21,7 +21,6 @@ use kubesvc_core::wire::ops::AccountResult;
 
 mod caching_supervisor;
 mod look_schedule;
-mod reader_reports;
 mod reader_sink;
 mod scope_readers;
 mod start_groups;
@@ -29,8 +28,9 @@ mod synthetic_reader;
 #[cfg(test)]
 mod tests;
 
-pub(super) use caching_supervisor::{CachingSupervisor, ReadingParts};
-pub(super) use reader_reports::{CredentialVerdicts, LostAccount, ReaderTrackers};
+pub(super) use caching_supervisor::{
+    CachingSupervisor, CredentialVerdicts, LostAccount, ReaderTrackers, ReadingParts,
+};
 
 /// Maximum time in which stopped work comes to its end by itself; then it is cut.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -142,11 +142,6 @@ impl Activator {
         }
     }
 
-    /// Starts an account that came from the hub, and returns the identity of its cluster.
-    pub async fn activate(&self, definition: &Definition) -> Result<ClusterIdentity, Failure> {
-        self.start(definition, DefinitionOrigin::Hub).await.map(|reached| reached.identity)
-    }
-
     /// Starts an account: waits for its turn, reaches its cluster, and returns what it found there.
     pub async fn start(
         &self,

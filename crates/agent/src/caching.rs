@@ -4,15 +4,13 @@
 //! | module | owns |
 //! |---|---|
 //! | `queue`, [`memory`] | what an account has read and not sent yet, in the order of last change, and its bound |
-//! | `batch` | a batch on the wire: its limits, and its bytes |
+//! | `batch` | a batch on the wire: its limits, and its bytes; how many events were sent, for metrics |
 //! | [`account_sender`] | one account under one fence: what is declared, sent, acknowledged; where each scope goes on |
 //! | [`basis`] | the rows of a scope whose list begins |
 //! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
 //! | `lifetime` | when the stream is opened, closed and opened again |
-//! | `sent_events` | how many events were sent, for metrics |
 //! | `unacked` | the batches of an account that are not acknowledged |
 //! | [`stream`], `turns` | all accounts on one stream, in turn |
-//! | [`codec`] | frames that are encoded already, for tonic |
 //! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
 //!
 //! A driver calls [`CachingSender`]: it feeds in what the hub and the readers of scopes say, carries out
@@ -26,14 +24,11 @@
 pub mod account_sender;
 pub mod basis;
 mod batch;
-pub mod codec;
 pub mod credit;
 pub mod driver;
 mod lifetime;
 pub mod memory;
 mod queue;
-mod resume;
-mod sent_events;
 pub mod shared;
 pub mod stream;
 #[cfg(test)]
@@ -45,9 +40,8 @@ pub use account_sender::{
     AccountSender, DeclarationError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId,
 };
 pub use basis::{BasisError, ScopeBasis};
-pub use batch::EncodedFrame;
+pub use batch::{EncodedFrame, EventCount, SentEvents};
 pub use driver::{HubConnection, StreamDriver, StreamNotice};
-pub use memory::{QueueFull, QueueMemory};
-pub use sent_events::{EventCount, SentEvents};
+pub use memory::QueueMemory;
 pub use shared::SharedStream;
 pub use stream::{AccountCommand, CachingSender, StreamAction, StreamIdentity};

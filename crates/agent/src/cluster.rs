@@ -10,14 +10,15 @@
 //! | `client.rs` | building, sending, and reading what is small |
 //! | `exchange.rs` | a request before it is sent; a response while it arrives, and upgraded connections |
 //! | `pool.rs`, `connection.rs` | connections: their bounds, when they open, what they carry, when they close |
-//! | `check.rs` | what is asked on each new connection before it is used |
 //! | `dial.rs`, `tls.rs` | policy, name resolution, TLS |
 //! | `authentication.rs` | the credential in requests, and its redaction from what a server says |
 //! | `error.rs` | errors, and what they mean |
 
-use std::fmt;
+use std::fmt::{self, Debug};
 use std::time::Duration;
 
+use http::StatusCode;
+use hyper::body::Bytes;
 use url::Url;
 
 use crate::metrics::ClusterRequestCounter;
@@ -25,7 +26,6 @@ use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::kubeconfig::{Authentication, VettedKubeconfig};
 
 mod authentication;
-mod check;
 mod client;
 mod client_key;
 mod connection;
@@ -39,7 +39,6 @@ mod tls;
 
 pub(super) use tls::system_verifier;
 
-pub use check::{CheckAnswer, CheckStep, ConnectionCheck};
 pub use client::{ClusterClient, ClusterDocument};
 pub use error::{BrokenConnection, ClusterError};
 pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody, UpgradedConnection};
@@ -157,11 +156,42 @@ impl ClusterEndpoint {
     }
 }
 
-impl fmt::Debug for ClusterEndpoint {
+impl Debug for ClusterEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster")
             .field("server", &self.url())
             .field("authentication", &self.authentication)
             .finish_non_exhaustive()
     }
+}
+
+/// The next step of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckStep {
+    /// Send a GET request; its answer comes with the next call.
+    Ask {
+        /// Path of the request.
+        path: &'static str,
+        /// Media type that is accepted.
+        accept: &'static str,
+    },
+    /// The connection may be used.
+    Passed,
+    /// The connection must not be used; why.
+    Failed(String),
+}
+
+/// An answer to a request of a check.
+#[derive(Clone, Debug)]
+pub struct CheckAnswer {
+    /// Its status, which is neither 401 nor 429 nor one of 500 and above.
+    pub status: StatusCode,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Decides whether a connection may be used. It does not ask without end.
+pub trait ConnectionCheck: Debug + Send + Sync {
+    /// The next step, given the answers so far, in the order in which they were asked for.
+    fn step(&self, answers: &[CheckAnswer], server: &ServerCertificate) -> CheckStep;
 }

@@ -15,7 +15,7 @@ use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
-use crate::requests::{RequestService, RequestsConnection};
+use crate::requests::RequestService;
 use crate::static_accounts::StaticAccountFile;
 use crate::watched_files::ReadFile;
 use crate::wire_failure::{after_send, before_send};
@@ -44,7 +44,7 @@ pub struct SharedParts {
     /// The connection of the session, if its hub takes cached objects.
     pub connection: watch::Sender<Option<HubConnection>>,
     /// The connection of the session, if its hub makes requests to clusters.
-    pub requests_connection: watch::Sender<Option<RequestsConnection>>,
+    pub requests_connection: watch::Sender<Option<HubConnection>>,
     /// The requests that run.
     pub requests: Arc<RequestService>,
     /// Whether other accounts are accepted too.
@@ -114,9 +114,9 @@ impl CommandExecutor {
         }
     }
 
-    /// Identity of the cluster that the agent runs in, if it may read it.
-    pub async fn own_cluster(&self) -> Option<String> {
-        self.parts.activators.all.own_cluster().await
+    /// What starts accounts, those of the agent's own file included.
+    pub fn activators(&self) -> &Activators {
+        &self.parts.activators
     }
 
     /// Processes an `AddAccounts`.
@@ -147,15 +147,10 @@ impl CommandExecutor {
         self.carry_out(effects);
     }
 
-    /// Origin of an account's definition.
-    pub fn origin(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
-        self.parts.activators.origin(name, credential)
-    }
-
     /// Reason why this agent does not accept an account at all, if there is one.
     pub fn objection(&self, name: &str, credential: Option<&Credential>) -> Option<Failure> {
-        let is_accepted =
-            self.parts.dynamic_accounts || self.origin(name, credential) == DefinitionOrigin::OwnFile;
+        let is_accepted = self.parts.dynamic_accounts
+            || self.activators().origin(name, credential) == DefinitionOrigin::OwnFile;
         (!is_accepted).then(|| {
             before_send(
                 Class::Forbidden,
@@ -164,18 +159,8 @@ impl CommandExecutor {
         })
     }
 
-    /// The accounts of the agent's own file.
-    pub fn own(&self) -> &StaticAccountFile {
-        &self.parts.activators.own
-    }
-
-    /// The activator for an account, with the policy that applies to it.
-    pub fn activator(&self, name: &str, origin: DefinitionOrigin) -> Activator {
-        self.parts.activators.activator(name, origin)
-    }
-
     /// Publishes the connection on which objects are streamed, and that for requests, or that there is none.
-    pub fn connected(&self, connection: Option<HubConnection>, requests: Option<RequestsConnection>) {
+    pub fn connected(&self, connection: Option<HubConnection>, requests: Option<HubConnection>) {
         // Nobody looks at them once the agent is stopping.
         let _ = self.parts.connection.send(connection);
         let _ = self.parts.requests_connection.send(requests);
@@ -314,8 +299,9 @@ impl CommandExecutor {
             match effect {
                 Effect::Start { attempt, account, definition } => {
                     tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "starting the account");
-                    let origin = self.origin(&account.name, definition.spec().credential.as_ref());
-                    let activator = self.activator(&account.name, origin);
+                    let origin =
+                        self.activators().origin(&account.name, definition.spec().credential.as_ref());
+                    let activator = self.activators().activator(&account.name, origin);
                     let span = tracing::info_span!("activation", account = %account.name, uid = %account.uid);
                     // An activation only reads, so it ends at once when it is stopped.
                     let work = |stop: CancellationToken| async move {

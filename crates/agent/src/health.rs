@@ -91,7 +91,7 @@ impl AgentStatus {
             agent_id: options.agent_id.to_string(),
             zone_id: options.zone_id.clone(),
             version: options.version.clone(),
-            hub: options.hub.clone(),
+            hub: options.settings.hub.grpc.clone(),
             started: Instant::now(),
             own: options.own.clone(),
             table,

@@ -1,7 +1,6 @@
 //! The HTTP servers of the agent: health and metrics.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::caching::SharedStream;
 use crate::health::{self, AgentStatus};
 use crate::metrics::{AccountCounts, AgentMetrics, CachedObjectCounts};
 use crate::requests::RequestService;
+use crate::settings::HealthServerSettings;
 use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -27,7 +27,6 @@ use kubesvc_runtime::listen::port::HttpMetrics;
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
-    address: SocketAddr,
     router: Router,
     server: HttpServer,
 }
@@ -47,13 +46,12 @@ impl Server {
         metrics: HttpMetrics,
     ) -> io::Result<Self> {
         let listener = listen(host, port).await?;
-        let address = listener.local_addr()?;
-        Ok(Self { listener, address, router, server: HttpServer::new(name, limits(), metrics) })
+        Ok(Self { listener, router, server: HttpServer::new(name, limits(), metrics) })
     }
 
-    /// Address of the server.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    #[cfg(test)]
+    pub(crate) fn address(&self) -> std::net::SocketAddr {
+        self.listener.local_addr().expect("the port is bound")
     }
 
     /// Serves until `stop` is cancelled.
@@ -70,7 +68,7 @@ pub(super) async fn bind_health(
     watches: (WatchRegistry, Arc<SharedStream>),
     (requests, tasks): (&Arc<RequestService>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
-    let (host, port) = (&options.health_address, options.health_port);
+    let HealthServerSettings { ref host, port } = options.settings.server;
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
     let routes = health::routes(status, watches, tasks.clone()).merge(requests.routes());
@@ -85,7 +83,7 @@ pub(super) async fn bind_metrics(
     cached_objects: impl Fn() -> CachedObjectCounts + Clone + Send + Sync + 'static,
     tasks: &TaskRegistry,
 ) -> Result<Option<Server>, AgentError> {
-    let Some(port) = options.metrics_port else { return Ok(None) };
+    let Some(port) = options.settings.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
     let failed = |source| AgentError::MetricsPort { address: shown(host, port), source };
     let counts = move || {

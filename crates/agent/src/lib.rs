@@ -21,8 +21,6 @@
 //! Nothing runs for an account that is merely held: only its definition and the identity of its cluster stay
 //! in memory.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +30,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use kubesvc_core::AgentId;
-use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec, blocking};
 
 mod account_runtimes;
@@ -65,9 +62,10 @@ use health::AgentStatus;
 use http_server::Server;
 use link::{Link, StopSignals};
 use metrics::{AgentMetrics, CachedObjectCounts};
+use requests::RequestService;
 use requests::driver::RequestsDriver;
-use requests::{RequestService, RequestSettings};
 use scrub::CompressorError;
+use settings::AgentSettings;
 use static_accounts::StaticAccountFile;
 use watch_registry::WatchRegistry;
 use watched_files::{AccountFiles, ReadFile};
@@ -91,112 +89,18 @@ pub struct AgentOptions {
     pub zone_id: String,
     /// Version of the program.
     pub version: String,
-    /// Address of the hub, as `host:port`.
-    pub hub: String,
-    /// Whether the connection to the hub is plain text. Otherwise it is TLS, with the authorities that the
-    /// machine trusts.
-    pub insecure: bool,
-    /// Folders below which an account may name a kubeconfig file.
-    pub kubeconfig_folders: Vec<PathBuf>,
-    /// What the agent's owner allows it to do for accounts.
-    pub policy: AgentPolicy,
-    /// What the agent's owner sets for requests to clusters.
-    pub requests: RequestSettings,
-    /// Programs that may log in for kubeconfigs of the agent's own accounts; found in PATH.
-    pub exec_commands: Vec<String>,
+    /// The settings at the start. [`Self::own`] has the accounts, which follow their file.
+    pub settings: AgentSettings,
     /// The accounts of the agent's own file.
     pub own: StaticAccountFile,
-    /// Whether the agent takes accounts other than its own.
-    pub dynamic_accounts: bool,
-    /// Address for health; empty or `*` for all addresses.
-    pub health_address: String,
-    /// Port for health; 0 lets the system choose.
-    pub health_port: u16,
     /// Address for metrics; empty or `*` for all addresses.
     pub metrics_address: String,
-    /// Port for metrics; 0 lets the system choose, `None` turns metrics off.
-    pub metrics_port: Option<u16>,
     /// Namespace and pod, if the agent runs in Kubernetes.
     pub place: Option<(String, String)>,
-    /// Delays before the agent dials the hub again.
-    pub backoff: Backoff,
-    /// Detection of a lost hub.
-    pub keep_alive: KeepAlive,
     /// Maximum number of accounts that are started at once.
     pub activation_concurrency: usize,
-    /// How clusters are listed and watched.
-    pub reading: ReadingOptions,
     /// Interval between checks of the accounts' files.
     pub file_pace: Duration,
-}
-
-/// How clusters are listed and watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadingOptions {
-    /// Maximum number of lists at once; 0: no bound.
-    pub lists: usize,
-    /// Maximum number of lists at once of one account; 0: no bound.
-    pub lists_per_account: usize,
-    /// Accounts that begin to be read together; 0: all.
-    pub group_size: usize,
-    /// Delay between two such groups.
-    pub group_delay: Duration,
-}
-
-impl Default for ReadingOptions {
-    fn default() -> Self {
-        Self { lists: 64, lists_per_account: 16, group_size: 0, group_delay: Duration::ZERO }
-    }
-}
-
-/// Back-off after consecutive failures: `base`, then `multiplier` times as long each time, up to `max`. Each
-/// delay is varied up or down by up to the fraction `jitter`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Backoff {
-    /// Delay after the first failure.
-    pub base: Duration,
-    /// Factor between consecutive delays.
-    pub multiplier: f64,
-    /// Fraction, 0 to 1, by which a delay varies.
-    pub jitter: f64,
-    /// Maximum delay, before jitter.
-    pub max: Duration,
-    /// Minimum delay after a stream that the hub had accepted, before jitter.
-    pub reconnect: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self {
-            base: Duration::from_secs(1),
-            multiplier: 1.6,
-            jitter: 0.2,
-            max: Duration::from_secs(120),
-            reconnect: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Detection of a lost hub.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct KeepAlive {
-    /// Interval between HTTP/2 pings; zero turns them off.
-    pub ping_every: Duration,
-    /// Timeout for the answer to a ping.
-    pub ping_timeout: Duration,
-    /// Time without any frame, heartbeats included, after which the agent dials again; zero leaves that to
-    /// the heartbeats alone.
-    pub idle_timeout: Duration,
-}
-
-impl Default for KeepAlive {
-    fn default() -> Self {
-        Self {
-            ping_every: Duration::from_secs(20),
-            ping_timeout: Duration::from_secs(20),
-            idle_timeout: Duration::ZERO,
-        }
-    }
 }
 
 /// Reason why an agent could not start, or ended before it was told to.
@@ -277,11 +181,12 @@ impl Agent {
         let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
         let files = Arc::new(Mutex::new(AccountFiles::new(MAX_FILE_BYTES)));
         let files = FileWatch { pace: options.file_pace, table: table.clone(), files, changes };
+        let settings = &options.settings;
         let activator = Activator {
             clusters,
-            policy: options.policy.clone(),
-            programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
-            ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
+            policy: settings.policy.clone(),
+            programs: Programs::new(settings.exec_commands.clone(), std::env::var_os("PATH")),
+            ..Activator::new(settings.kubeconfig_folders.clone(), options.activation_concurrency)
         };
         let activators = Activators { all: activator, own: options.own.clone() };
         let (caching_changed, readers) = (Arc::new(Notify::new()), ReaderTrackers::default());
@@ -300,9 +205,9 @@ impl Agent {
             changes_of,
             activators.clone(),
             (shared, noticed),
-            (options.reading, told),
+            (settings.reading.clone(), settings.budgets.clone(), told),
         )?;
-        let (request_settings, counts) = (options.requests.clone(), counted.account_requests.clone());
+        let (request_settings, counts) = (settings.requests.clone(), counted.account_requests.clone());
         let requests = RequestService::new(Arc::clone(&table), activators.clone(), request_settings, counts);
         let registry = background.registry();
         let health =
@@ -319,7 +224,7 @@ impl Agent {
             activators,
             caching_changed,
             connection,
-            dynamic_accounts: options.dynamic_accounts,
+            dynamic_accounts: settings.dynamic_accounts,
             metrics: counted,
             changed_files,
             lost_accounts,
@@ -330,16 +235,6 @@ impl Agent {
         let caching = (driver, caching_supervisor);
         let requests = (requests_driver, requests);
         Ok(Self { health, metrics, link, files, caching, requests, background, tasks, ends })
-    }
-
-    /// Address on which health is served.
-    pub fn health_address(&self) -> SocketAddr {
-        self.health.address()
-    }
-
-    /// Address on which metrics are served, if they are.
-    pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.metrics.as_ref().map(Server::address)
     }
 
     /// Tasks that run beside the link, until it ends.

@@ -14,18 +14,20 @@ use ulid::Ulid;
 
 use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
-use crate::{AgentError, AgentOptions, Backoff};
+use crate::settings::BackoffSettings;
+use crate::{AgentError, AgentOptions};
+use kubesvc_core::requests;
 use kubesvc_core::wire::ops::{Hello, Refused};
 use kubesvc_core::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
+use kubesvc_runtime::telemetry::errors::chain;
 
-mod connector;
 mod dial;
 mod probes;
 mod session;
 #[cfg(test)]
 mod tests;
 
-use dial::AcceptedStream;
+use dial::{AcceptedStream, CACHING_CAPABILITIES};
 use session::LinkSession;
 
 /// Minimum lifetime of a stream that resets the delay before the next dial.
@@ -92,7 +94,7 @@ impl Link {
             connect_seq: 0,
             max_message_bytes: MAX_MESSAGE_BYTES,
             own_cluster: None,
-            pace: DialBackoff::new(options.backoff),
+            pace: DialBackoff::new(&options.settings.hub.backoff, options.settings.reconnect),
             options,
         })
     }
@@ -107,8 +109,8 @@ impl Link {
     async fn run_in_span(mut self, stop: StopSignals) {
         tracing::info!(
             version = %self.options.version,
-            hub = %self.options.hub,
-            tls = !self.options.insecure,
+            hub = %self.options.settings.hub.grpc,
+            tls = !self.options.settings.hub.insecure,
             "starting the agent"
         );
         while !stop.leave.is_cancelled() {
@@ -161,14 +163,14 @@ impl Link {
             replica_id: accepted.replica_id.clone(),
             approved: accepted.approved,
         });
-        let (agent_id, max) = (&self.options.agent_id, self.max_message_bytes);
-        let caching = greeted.caching_connection(agent_id, &self.boot_id, max);
-        self.accounts.connected(caching, greeted.requests_connection(agent_id, &self.boot_id));
+        let (process, max) = ((&self.options.agent_id, self.boot_id.as_str()), self.max_message_bytes);
+        let connection = |capabilities: &[&str]| greeted.connection(capabilities, process, max);
+        self.accounts.connected(connection(&CACHING_CAPABILITIES), connection(&[requests::CAPABILITY]));
         self.accounts.tell_refusals_to(greeted.hears_refusals());
         let AcceptedStream { outbound, inbound, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
-        let idle = self.options.keep_alive.idle_timeout;
+        let idle = self.options.settings.hub.idle_timeout;
         let session =
             LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
         let ended = session.run(stop).await;
@@ -184,10 +186,10 @@ impl Link {
     }
 
     async fn greet(&mut self) -> Result<AcceptedStream, LinkEnd> {
-        let dialled = dial::channel(&self.endpoint, &self.options).await;
-        let channel = dialled.map_err(|error| LinkEnd::Broken(dial::chain(&error)))?;
+        let dialled = dial::channel(&self.endpoint, &self.options.settings.hub).await;
+        let channel = dialled.map_err(|error| LinkEnd::Broken(chain(&error)))?;
         if self.own_cluster.is_none() {
-            self.own_cluster = self.accounts.own_cluster().await;
+            self.own_cluster = self.accounts.activators().all.own_cluster().await;
         }
         self.connect_seq += 1;
         let held = self.accounts.held().into_iter();
@@ -219,7 +221,7 @@ impl Link {
             LinkEnd::Broken(problem) => (problem, self.pace.next()),
         };
         tracing::warn!(
-            hub = %self.options.hub,
+            hub = %self.options.settings.hub.grpc,
             "{problem}; retrying in {:.1} s",
             wait.as_secs_f64()
         );
@@ -231,25 +233,26 @@ impl Link {
 /// Back-off before the agent dials again: increasing delays between dials.
 #[derive(Debug)]
 struct DialBackoff {
-    backoff: Backoff,
+    backoff: BackoffSettings,
+    /// Minimum delay after a stream that the hub had accepted, before jitter.
+    reconnect: Duration,
     next: Duration,
     /// Whether the last stream was accepted, so that the next dial is a reconnection.
     reconnects: bool,
 }
 
 impl DialBackoff {
-    fn new(backoff: Backoff) -> Self {
+    fn new(backoff: &BackoffSettings, reconnect: Duration) -> Self {
         let jitter = if backoff.jitter.is_finite() { backoff.jitter.clamp(0.0, 1.0) } else { 0.0 };
         let multiplier = if backoff.multiplier.is_finite() { backoff.multiplier.max(1.0) } else { 1.0 };
-        let backoff = Backoff { jitter, multiplier, ..backoff };
-        Self { next: backoff.base.min(backoff.max), backoff, reconnects: false }
+        let backoff = BackoffSettings { jitter, multiplier, ..*backoff };
+        Self { next: backoff.base.min(backoff.max), backoff, reconnect, reconnects: false }
     }
 
     /// Returns the delay after one more failure.
     fn next(&mut self) -> Duration {
         let wait = self.next;
-        let least =
-            if std::mem::take(&mut self.reconnects) { self.backoff.reconnect } else { Duration::ZERO };
+        let least = if std::mem::take(&mut self.reconnects) { self.reconnect } else { Duration::ZERO };
         let longer = Duration::try_from_secs_f64(wait.as_secs_f64() * self.backoff.multiplier);
         self.next = longer.unwrap_or(self.backoff.max).min(self.backoff.max);
         self.varied(wait.max(least))

@@ -9,10 +9,9 @@ use std::time::Duration;
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
-use crate::requests::RequestSettings;
 use crate::settings::{AccountSettings, AgentSettings};
 use crate::static_accounts::StaticAccountFile;
-use crate::{Agent, AgentError, AgentOptions, Backoff, KeepAlive, ReadingOptions};
+use crate::{Agent, AgentError, AgentOptions};
 use kubesvc_core::agent_policy::AccountPolicy;
 use kubesvc_core::object_names::{self, AgentNameError};
 use kubesvc_core::wire::ops::AccountSpec;
@@ -144,22 +143,11 @@ fn run(options: AgentOptions, settings: Settings) -> Result<(), StartError> {
     ended
 }
 
-/// Returns what the owner sets for requests to clusters.
-fn request_settings(settings: &AgentSettings) -> RequestSettings {
-    RequestSettings {
-        allow: settings.requests.allow,
-        timeout: settings.request_timeout,
-        apply: settings.requests.apply.clone(),
-        forgets_answers: !settings.requests.keeps_answers,
-    }
-}
-
 /// Returns the options of the agent that these settings and the environment describe.
 fn options(
     settings: &AgentSettings,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<AgentOptions, StartError> {
-    let backoff = &settings.hub.backoff;
     let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
     let (accounts, policies) = split(&settings.accounts);
     let own = StaticAccountFile::new(accounts);
@@ -168,37 +156,10 @@ fn options(
         agent_id: agent_id(env)?.into(),
         zone_id: zone_id(settings.zone_id.as_deref(), env)?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        hub: settings.hub.grpc.clone(),
-        insecure: settings.hub.insecure,
-        kubeconfig_folders: settings.kubeconfig_folders.clone(),
-        policy: settings.policy.clone(),
-        requests: request_settings(settings),
-        exec_commands: settings.exec_commands.clone(),
+        settings: settings.clone(),
         own,
-        dynamic_accounts: settings.dynamic_accounts,
         metrics_address: String::new(),
-        metrics_port: settings.metrics_port,
-        health_address: settings.server.host.clone(),
-        health_port: settings.server.port,
         place,
-        backoff: Backoff {
-            base: backoff.base,
-            multiplier: backoff.multiplier,
-            jitter: backoff.jitter,
-            max: backoff.max,
-            reconnect: settings.reconnect,
-        },
-        keep_alive: KeepAlive {
-            ping_every: settings.hub.ping_every,
-            ping_timeout: settings.hub.ping_timeout,
-            idle_timeout: settings.hub.idle_timeout,
-        },
-        reading: ReadingOptions {
-            lists: settings.budgets.lists,
-            lists_per_account: settings.budgets.lists_per_account,
-            group_size: settings.reading.group_size,
-            group_delay: settings.reading.group_delay,
-        },
         file_pace: FILE_CHECK_INTERVAL,
         activation_concurrency: MAX_CONCURRENT_ACTIVATIONS,
     })

@@ -26,12 +26,10 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 use crate::account_table::AccountTable;
 use crate::command_executor::Activators;
-use kubesvc_core::requests::access::AllowedClasses;
-use kubesvc_core::wire::ops::ApplySettings;
+use crate::settings::RequestSettings;
 
 mod answers;
 mod checked_request;
@@ -53,34 +51,6 @@ use writes::Writes;
 const MAX_BODIES_BYTES: usize = 64 * 1024 * 1024;
 /// Time for which an agent that stops waits for its writes and watches.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the agent's owner sets for requests.
-#[derive(Clone, Debug, Default)]
-pub struct RequestSettings {
-    /// `kubernetes.requests.allow`.
-    pub allow: AllowedClasses,
-    /// `timeoutSeconds`: time limit for a request to a cluster; zero: none.
-    pub timeout: Duration,
-    /// `kubernetes.serverSideApply` and `kubernetes.retries`, for the hub.
-    pub apply: ApplySettings,
-    /// `clouddriver.responseRetries.enabled: false`: an answer of a write that the hub did not get is not kept.
-    pub forgets_answers: bool,
-}
-
-/// A connection to a hub that makes requests.
-#[derive(Clone, Debug)]
-pub struct RequestsConnection {
-    /// The connection of the session.
-    pub channel: Channel,
-    /// Id of the session that GetOps has.
-    pub session_id: String,
-    /// Id of the agent.
-    pub agent_id: String,
-    /// The process.
-    pub boot_id: String,
-    /// The replica that has the session.
-    pub replica_id: String,
-}
 
 /// Metrics of requests.
 #[derive(Clone, Debug, Default)]

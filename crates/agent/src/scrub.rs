@@ -10,36 +10,30 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `lines.rs`, `items.rs`, `piece.rs` | cutting chunks into lines and items |
-//! | `list_head.rs`, `cluster_status.rs` | what a list says beside its items, or a `Status` in its place |
+//! | `items.rs` | cutting chunks into lines and items |
+//! | `list_head.rs` | what a list says beside its items, or a `Status` in its place |
 //! | `watch_line.rs` | what a line of a watch says |
 //! | `json.rs`, `object.rs` | the outline of JSON; whether an object is JSON at all |
 //! | `rules.rs`, `metadata.rs`, `identity.rs` | what is left out, what is sent apart from the body, who an object is |
-//! | `splice.rs`, `body.rs`, `scrubber.rs` | what is cut out; hash and compression; the event |
+//! | `body.rs`, `scrubber.rs` | what is cut out; hash and compression; the event |
 
 mod body;
-mod cluster_status;
 mod identity;
 mod items;
 mod json;
-mod lines;
 mod list_head;
 mod metadata;
 mod object;
-mod piece;
 mod rules;
 mod scrubber;
-mod splice;
 #[cfg(test)]
 mod tests;
 mod watch_line;
 
 pub use body::{BodyEncoder, BodyLimits, CompressorError};
-pub use cluster_status::ClusterStatus;
 pub use identity::{IdentityError, ObjectIdentity, Unidentified};
-pub use items::ItemSplitter;
-pub use lines::{IncompleteLine, LineSplitter, LineTooLong};
-pub use list_head::{ListError, ListPage};
+pub use items::{ItemSplitter, LineSplitter, LineTooLong};
+pub use list_head::{ClusterStatus, ListError, ListPage};
 pub use object::{BodyError, RawObject};
 pub use rules::{
     APPLICATION_ANNOTATION, ClusterScopedKinds, Exclusion, IGNORE_ANNOTATION, LAST_APPLIED_ANNOTATION,

@@ -70,8 +70,6 @@ settings! {
         /// The accounts of `kubernetes.accounts`; at most 1,000, with unique names.
         accounts: Vec<AccountSettings> =
             list("kubernetes.accounts", accounts::MAX_ACCOUNTS).read_as(accounts::accounts);
-        /// Requests of the hub to clusters.
-        requests: RequestLimits = group("").read_as(requests);
         /// Logging.
         logging: LoggingSettings = group("logging");
         /// Whether other accounts than those are accepted.
@@ -81,8 +79,8 @@ settings! {
             group("prometheus").read_as(|keys: MetricsKeys, _| Ok(keys.enabled.then_some(keys.port)));
         /// Numbers of lists at once.
         budgets: ListBudgets = group("tasks");
-        /// longest request to a cluster; 0: no bound
-        request_timeout: Duration = key("timeoutSeconds", seconds(0, DAY), "0");
+        /// Requests of the hub to clusters.
+        requests: RequestSettings = group("").read_as(requests);
     }
 
     /// The hub to dial.
@@ -163,6 +161,8 @@ settings! {
         retries: RetryKeys = group("kubernetes.retries");
         /// keep the answers of writes until the operator has them; false: a lost answer stays unknown
         keeps_answers: bool = key("clouddriver.responseRetries.enabled", FLAG, "true");
+        /// longest request to a cluster; 0: no bound
+        timeout: Duration = key("timeoutSeconds", seconds(0, DAY), "0");
     }
 
     struct ApplyKeys {
@@ -217,13 +217,15 @@ settings! {
 
 /// What the owner sets for requests of the hub to clusters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RequestLimits {
+pub struct RequestSettings {
     /// Classes of requests that are made.
     pub allow: AllowedClasses,
     /// For the hub: how objects are applied, and when requests are tried again.
     pub apply: ApplySettings,
     /// Whether answers of writes are kept until the hub has them.
     pub keeps_answers: bool,
+    /// Time limit for a request to a cluster; zero: none.
+    pub timeout: Duration,
 }
 
 impl Settings for AgentSettings {
@@ -308,7 +310,7 @@ fn policy(keys: PolicyKeys, values: &Values) -> Result<AgentPolicy, ConfigError>
     Ok(AgentPolicy { servers: parsed(servers, values)?, loopback, insecure, service_account, files })
 }
 
-fn requests(keys: RequestKeys, _: &Values) -> Result<RequestLimits, ConfigError> {
+fn requests(keys: RequestKeys, _: &Values) -> Result<RequestSettings, ConfigError> {
     let allows = |class: Class| keys.allow.iter().any(|name| name == class.as_str());
     let allow = AllowedClasses {
         read: allows(Class::Read),
@@ -329,7 +331,7 @@ fn requests(keys: RequestKeys, _: &Values) -> Result<RequestLimits, ConfigError>
     });
     let apply =
         ApplySettings { server_side: Some(server_side), kinds: kinds.collect(), retries: Some(retries) };
-    Ok(RequestLimits { allow, apply, keeps_answers: keys.keeps_answers })
+    Ok(RequestSettings { allow, apply, keeps_answers: keys.keeps_answers, timeout: keys.timeout })
 }
 
 const DYNAMIC_ACCOUNTS: &str = "dynamicAccounts.enabled";

@@ -1,37 +1,36 @@
 //! The options of the agents in tests, and the end of an agent.
 
+use super::settings::HealthServerSettings;
 use super::*;
+use kubesvc_runtime::config::{Loaded, UnknownKeys};
+
+/// The settings without a file.
+pub(crate) fn default_settings() -> AgentSettings {
+    Loaded::<AgentSettings>::read(&[], &|_| None, UnknownKeys::Error)
+        .expect("the defaults are valid")
+        .settings
+}
 
 impl AgentOptions {
     /// Options for tests: plain text, ports chosen by the system, short delays.
     pub(crate) fn of_test(hub: String) -> Self {
-        let backoff = Backoff {
-            base: Duration::from_millis(20),
-            max: Duration::from_millis(100),
-            reconnect: Duration::from_millis(20),
-            ..Backoff::default()
-        };
+        let mut settings = default_settings();
+        settings.hub.backoff.base = Duration::from_millis(20);
+        settings.hub.backoff.max = Duration::from_millis(100);
+        settings.hub.grpc = hub;
+        settings.reconnect = Duration::from_millis(20);
+        settings.server = HealthServerSettings { host: "127.0.0.1".to_owned(), port: 0 };
+        settings.kubeconfig_folders = Vec::new();
+        settings.exec_commands = Vec::new();
         Self {
             agent_id: "agent-1".into(),
             zone_id: "zone-1".to_owned(),
             version: "1.2.3".to_owned(),
-            hub,
-            insecure: true,
-            kubeconfig_folders: Vec::new(),
-            policy: AgentPolicy::default(),
-            requests: RequestSettings::default(),
-            exec_commands: Vec::new(),
+            settings,
             own: StaticAccountFile::default(),
-            dynamic_accounts: true,
-            health_address: "127.0.0.1".to_owned(),
-            health_port: 0,
             metrics_address: "127.0.0.1".to_owned(),
-            metrics_port: None,
             place: Some(("spinnaker".to_owned(), "pod-1".to_owned())),
-            backoff,
-            keep_alive: KeepAlive::default(),
             activation_concurrency: 4,
-            reading: ReadingOptions::default(),
             file_pace: Duration::from_millis(20),
         }
     }

@@ -26,24 +26,20 @@
 //! |---|---|
 //! | `action.rs` | what to ask of the cluster, as requests |
 //! | `failure.rs` | why a request failed, when to try again, and what to say about it |
-//! | `backoff.rs` | delays after consecutive failures |
 //! | `basis.rs` | the rows that the hub has, in little memory, and how a list differs from them |
 //! | `list.rs` | how far a list has come |
 //! | `machine.rs`, `machine/` | the states, the timers, and the reports |
 //! | `reader.rs` | the one driver: requests of a scope, and their responses |
-//! | `budget.rs` | how many lists run at once, and how much memory they take |
+//! | `budget.rs` | how many lists run at once, how much memory they take, and how many large lines and items are in memory |
 //! | `left_out_objects.rs` | which objects cannot be reported |
-//! | `large_pieces.rs` | how many large lines and items are in memory at once |
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 mod action;
-mod backoff;
 mod basis;
 mod budget;
 mod failure;
-mod large_pieces;
 mod left_out_objects;
 mod list;
 mod machine;
@@ -53,9 +49,8 @@ mod tests;
 
 pub use action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
 pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
-pub use budget::{ListBudget, ListPermit};
+pub use budget::{LargePieces, ListBudget, ListPermit};
 pub use failure::RequestFailure;
-pub use large_pieces::LargePieces;
 pub use list::{ListReason, PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
 pub(crate) use reader::queue;

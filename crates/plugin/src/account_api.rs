@@ -2,7 +2,6 @@
 //! what it says of an account.
 
 use http::Request;
-use kube::core::Status;
 use serde_json::Value;
 
 use crate::api_session::{ApiSession, ResourceRequest};
@@ -65,9 +64,9 @@ pub(super) async fn require(session: &ApiSession) -> Result<(), CommandError> {
                 let said = condition(session).await?.unwrap_or_else(|| status.message.clone());
                 Err(CommandError::Failed(unavailable(server, &said)))
             }
-            _ => Err(CommandError::Failed(explain("get", None, server, &kube::Error::Api(status)))),
+            _ => Err(failed(None, server, &kube::Error::Api(status))),
         },
-        Err(error) => Err(CommandError::Failed(explain("get", None, server, &error))),
+        Err(error) => Err(failed(None, server, &error)),
     }
 }
 
@@ -80,9 +79,7 @@ pub(super) async fn read(
     match session.try_ask(get(session, path)).await? {
         Ok(value) => Ok(Some(value)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => {
-            Err(CommandError::Failed(explain("get", Some(&account.namespace), &session.server, &error)))
-        }
+        Err(error) => Err(failed(Some(&account.namespace), &session.server, &error)),
     }
 }
 
@@ -111,20 +108,20 @@ fn unavailable(server: &str, said: &str) -> String {
     )
 }
 
-fn explain(verb: &'static str, namespace: Option<&str>, server: &str, error: &kube::Error) -> String {
-    let asked = ResourceRequest { verb, resource: "accounts/proxy", namespace };
-    match error {
-        kube::Error::Api(status) if !matches!(status.code, 401 | 403) => said(status),
+fn failed(namespace: Option<&str>, server: &str, error: &kube::Error) -> CommandError {
+    let asked = ResourceRequest { verb: "get", resource: "accounts/proxy", namespace };
+    CommandError::Failed(match error {
+        kube::Error::Api(status) if !matches!(status.code, 401 | 403) => {
+            format!("the API of accounts says: {} ({})", status.message, status.code)
+        }
         error => asked.explain(server, error),
-    }
-}
-
-fn said(status: &Status) -> String {
-    format!("the API of accounts says: {} ({})", status.message, status.code)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
 
     #[test]
@@ -141,10 +138,13 @@ mod tests {
             assert!(said.contains(API_SERVICE) && said.contains(APPLY), "{said}");
         }
         let status = Status { code: 403, message: "User \"x\" cannot".to_owned(), ..Status::default() };
-        let said = explain("get", Some("spin"), "https://c", &kube::Error::Api(status.boxed()));
+        let said = format!("{:?}", failed(Some("spin"), "https://c", &kube::Error::Api(status.boxed())));
         assert!(said.contains("verb get on accounts/proxy"), "{said}");
         let status = Status { code: 503, message: "no agent holds it".to_owned(), ..Status::default() };
-        let said = explain("get", Some("spin"), "https://c", &kube::Error::Api(status.boxed()));
-        assert_eq!(said, "the API of accounts says: no agent holds it (503)");
+        let said = failed(Some("spin"), "https://c", &kube::Error::Api(status.boxed()));
+        assert_eq!(
+            said,
+            CommandError::Failed("the API of accounts says: no agent holds it (503)".to_owned())
+        );
     }
 }

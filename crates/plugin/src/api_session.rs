@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec, TokenRequestStatus};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Status;
 use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
 
 use crate::arguments::{CommandError, ScopeArguments};
 use kubesvc_runtime::proxy;
@@ -14,6 +18,8 @@ use kubesvc_runtime::telemetry::errors::chain;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Default number of objects in one page of a list.
 pub(super) const DEFAULT_PAGE_SIZE: u32 = 500;
+/// Maximum number of attempts at a list whose continue token expires.
+const MAX_LIST_ATTEMPTS: u32 = 3;
 /// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -78,10 +84,58 @@ impl ApiSession {
         asked: ResourceRequest<'_>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, CommandError> {
-        match self.try_ask(request).await? {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
+        self.try_ask(request).await?.map_err(|error| self.failed(asked, &error))
+    }
+
+    /// The error of a request that the API server refused or did not get.
+    pub(super) fn failed(&self, asked: ResourceRequest<'_>, error: &kube::Error) -> CommandError {
+        CommandError::Failed(asked.explain(&self.server, error))
+    }
+
+    /// Lists objects page by page. If the continue token expires, because too much has changed since the first page, the
+    /// list begins anew. Returns what was read before an error with the error.
+    pub(super) async fn pages<K: Clone + DeserializeOwned + std::fmt::Debug>(
+        &self,
+        api: &Api<K>,
+        mut parameters: ListParams,
+    ) -> Result<(Vec<K>, Option<kube::Error>), CommandError> {
+        parameters.limit = Some(self.page);
+        let (mut items, mut attempt) = (Vec::new(), 1);
+        loop {
+            let page = match self.try_ask(api.list(&parameters)).await? {
+                Ok(page) => page,
+                Err(kube::Error::Api(status)) if status.code == 410 && attempt < MAX_LIST_ATTEMPTS => {
+                    attempt += 1;
+                    items.clear();
+                    parameters.continue_token = None;
+                    continue;
+                }
+                Err(error) => return Ok((items, Some(error))),
+            };
+            items.extend(page.items);
+            parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if parameters.continue_token.is_none() {
+                return Ok((items, None));
+            }
         }
+    }
+
+    /// Has the API server make a token of a service account, of which it may shorten the lifetime. `audiences` are to
+    /// accept the token; empty: the API server.
+    pub(super) async fn service_account_token(
+        &self,
+        (namespace, name): (&str, &str),
+        lifetime: Duration,
+        audiences: Vec<String>,
+    ) -> Result<TokenRequestStatus, CommandError> {
+        let seconds = i64::try_from(lifetime.as_secs()).unwrap_or(i64::MAX);
+        let spec = TokenRequestSpec { audiences, expiration_seconds: Some(seconds), ..Default::default() };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let resource = "serviceaccounts/token";
+        let asked = ResourceRequest { verb: "create", resource, namespace: Some(namespace) };
+        let (api, parameters) = (self.api::<ServiceAccount>(namespace), PostParams::default());
+        let answer = self.ask(asked, api.create_token_request(name, &parameters, &request)).await?;
+        answer.status.ok_or_else(|| CommandError::Failed(format!("{} gave no token", self.server)))
     }
 
     /// Like [`ApiSession::ask`], but returns the API server's errors to the caller.

@@ -104,6 +104,12 @@ pub(super) fn complain(reason: &str) {
     terminal::note(&format!("kubectl-kubesvc: {}", text::line(reason)));
 }
 
+/// Prints each line about a failure, and fails if there is any.
+pub(super) fn complain_of(failures: &[String]) -> Result<(), CommandError> {
+    failures.iter().for_each(|line| complain(line));
+    if failures.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

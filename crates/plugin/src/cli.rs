@@ -5,18 +5,16 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::{CommandError, ScopeArguments};
-use crate::commands::adopt;
 use crate::commands::agents;
 use crate::commands::cache;
+use crate::commands::change;
 use crate::commands::completion;
 use crate::commands::credential;
 use crate::commands::describe;
-use crate::commands::desired_state;
 use crate::commands::kubeconfig;
 use crate::commands::list;
 use crate::commands::on;
 use crate::commands::operations;
-use crate::commands::retry;
 use crate::commands::uninstall;
 use crate::commands::wait;
 use crate::commands::why;
@@ -61,17 +59,17 @@ enum Command {
     #[command(after_help = why::EXAMPLES)]
     Why(why::WhyArguments),
     /// Activate accounts: agents of their zone hold them.
-    #[command(after_help = desired_state::ACTIVATE_EXAMPLES)]
-    Activate(desired_state::DesiredStateArguments),
+    #[command(after_help = change::ACTIVATE_EXAMPLES)]
+    Activate(change::DesiredStateArguments),
     /// Deactivate accounts: they are kept, and no agent holds them.
-    #[command(after_help = desired_state::DEACTIVATE_EXAMPLES)]
-    Deactivate(desired_state::DesiredStateArguments),
+    #[command(after_help = change::DEACTIVATE_EXAMPLES)]
+    Deactivate(change::DesiredStateArguments),
     /// Retry failed accounts now.
-    #[command(after_help = retry::EXAMPLES)]
-    Retry(retry::RetryArguments),
+    #[command(after_help = change::RETRY_EXAMPLES)]
+    Retry(change::RetryArguments),
     /// Have accounts served by this installation that another one serves.
-    #[command(after_help = adopt::EXAMPLES)]
-    Adopt(adopt::AdoptArguments),
+    #[command(after_help = change::ADOPT_EXAMPLES)]
+    Adopt(change::AdoptArguments),
     /// Wait until accounts reach their desired state or another goal.
     #[command(after_help = wait::EXAMPLES)]
     Wait(wait::WaitArguments),
@@ -145,10 +143,10 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::List(arguments) => list::run(scope, arguments).await,
         Command::Describe(arguments) => describe::run(scope, arguments).await,
         Command::Why(arguments) => why::run(scope, arguments).await,
-        Command::Activate(arguments) => desired_state::run(scope, arguments, DesiredState::Active).await,
-        Command::Deactivate(arguments) => desired_state::run(scope, arguments, DesiredState::Inactive).await,
-        Command::Retry(arguments) => retry::run(scope, arguments).await,
-        Command::Adopt(arguments) => adopt::run(scope, arguments).await,
+        Command::Activate(arguments) => change::set_state(scope, arguments, DesiredState::Active).await,
+        Command::Deactivate(arguments) => change::set_state(scope, arguments, DesiredState::Inactive).await,
+        Command::Retry(arguments) => change::retry(scope, arguments).await,
+        Command::Adopt(arguments) => change::adopt(scope, arguments).await,
         Command::Wait(arguments) => wait::run(scope, arguments).await,
         Command::Agents(arguments) => agents::run(scope, arguments).await,
         Command::Credential(arguments) => credential::run(scope, arguments).await,

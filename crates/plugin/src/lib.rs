@@ -4,36 +4,32 @@
 //! |---|---|
 //! | `cli.rs` | the command line and its exit codes |
 //! | `arguments.rs` | what commands share: flags, selection of accounts, errors |
-//! | `api_session.rs` | the client of the user's API server, and what is said about its errors |
+//! | `api_session.rs` | the client of the user's API server: lists, tokens, and what is said about its errors |
 //! | `resources.rs` | reading accounts and agents: page by page, by name, by selector |
 //! | `own_kubeconfig.rs` | the caller's own entries of the kubeconfig, to be copied elsewhere |
 //! | `account_api.rs` | the API of accounts that the operator adds to the user's API server, for `kubeconfig`, `on`, `operations` |
 //! | `account_kubeconfig.rs` | kubeconfigs for it |
-//! | `service_account_token.rs` | tokens by TokenRequest |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
 //! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `why` alone |
-//! | `commands/` | one file for each command; `desired_state.rs` is `activate` and `deactivate` |
+//! | `commands/` | one file for each command; `change.rs` is `activate`, `deactivate`, `retry` and `adopt` |
 
 mod account_api;
 mod account_kubeconfig;
 mod api_session;
 mod arguments;
 mod cli;
-/// The commands of `kubectl kubesvc`, one file each.
+/// The commands of `kubectl kubesvc`.
 mod commands {
-    pub(super) mod adopt;
     pub(super) mod agents;
-    pub(super) mod annotate;
     pub(super) mod cache;
+    pub(super) mod change;
     pub(super) mod completion;
     pub(super) mod credential;
     pub(super) mod describe;
-    pub(super) mod desired_state;
     pub(super) mod kubeconfig;
     pub(super) mod list;
     pub(super) mod on;
     pub(super) mod operations;
-    pub(super) mod retry;
     pub(super) mod uninstall;
     pub(super) mod wait;
     pub(super) mod why;
@@ -42,6 +38,5 @@ mod operator_client;
 mod own_kubeconfig;
 mod progress;
 mod resources;
-mod service_account_token;
 
 pub use cli::main;

@@ -7,11 +7,8 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::Value;
 
 use crate::api_session::{ACCOUNTS, AGENTS, ApiSession, ResourceRequest, did_you_mean, is_about_an_object};
-use crate::arguments::{CommandError, Targets, complain};
+use crate::arguments::{CommandError, Targets, complain_of};
 use kubesvc_core::{KubesvcAccount, KubesvcAgent, PLUGIN_FIELD_MANAGER};
-
-/// Maximum number of attempts at a list whose continue token expires.
-const MAX_LIST_ATTEMPTS: u32 = 3;
 
 /// An account, typed and as the API server returned it.
 #[derive(Clone, Debug)]
@@ -74,29 +71,10 @@ impl ApiSession {
     ) -> Result<Vec<AccountObject>, CommandError> {
         let api = self.accounts(self.scope());
         let asked = ResourceRequest { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
-        let mut attempt = 1;
-        'anew: loop {
-            let mut items = Vec::new();
-            let mut parameters = ListParams::default().limit(self.page);
-            parameters.label_selector = selector.map(str::to_owned);
-            loop {
-                let page = match self.try_ask(api.list(&parameters)).await? {
-                    Ok(page) => page,
-                    // The continue token has expired, because too much has changed since the first page.
-                    Err(kube::Error::Api(status)) if status.code == 410 && attempt < MAX_LIST_ATTEMPTS => {
-                        attempt += 1;
-                        continue 'anew;
-                    }
-                    Err(error) => return Err(CommandError::Failed(asked.explain(&self.server, &error))),
-                };
-                parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-                for object in page.items {
-                    items.push(AccountObject::read(object)?);
-                }
-                if parameters.continue_token.is_none() {
-                    return Ok(items);
-                }
-            }
+        let parameters = ListParams { label_selector: selector.map(str::to_owned), ..ListParams::default() };
+        match self.pages(&api, parameters).await? {
+            (_, Some(error)) => Err(self.failed(asked, &error)),
+            (objects, None) => objects.into_iter().map(AccountObject::read).collect(),
         }
     }
 
@@ -109,7 +87,7 @@ impl ApiSession {
             Err(error) => {
                 let asked =
                     ResourceRequest { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
-                Err(CommandError::Failed(asked.explain(&self.server, &error)))
+                Err(self.failed(asked, &error))
             }
         }
     }
@@ -149,16 +127,18 @@ impl ApiSession {
         Ok((found, missing))
     }
 
-    /// Merge-patches an account with this program's field manager. Returns the written account.
+    /// Merge-patches an account with this program's field manager. Returns the written account. Fails for another account
+    /// that was created under this name meanwhile.
     pub(super) async fn patch_account(
         &self,
         item: &AccountObject,
-        patch: Value,
+        mut patch: Value,
     ) -> Result<AccountObject, CommandError> {
         let api = self.accounts(Some(item.namespace()));
         let asked = ResourceRequest { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
         let parameters =
             PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        patch["metadata"]["uid"] = item.account.uid().into();
         let patch = Patch::Merge(patch);
         AccountObject::read(self.ask(asked, api.patch(item.name(), &parameters, &patch)).await?)
     }
@@ -196,8 +176,7 @@ impl ApiSession {
     /// Returns the accounts selected on the command line, or nothing if one of the names was not found.
     pub(super) async fn resolve_all(&self, targets: &Targets) -> Result<Vec<AccountObject>, CommandError> {
         let (found, missing) = self.resolve(targets).await?;
-        missing.iter().for_each(|line| complain(line));
-        if missing.is_empty() { Ok(found) } else { Err(CommandError::AlreadyPrinted) }
+        complain_of(&missing).map(|()| found)
     }
 }
 
@@ -234,34 +213,22 @@ impl ApiSession {
     ) -> Result<Vec<KubesvcAgent>, CommandError> {
         let asked = ResourceRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
-            Ok(agents) => Ok(agents),
-            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
+            (agents, None) => Ok(agents),
+            (_, Some(error)) => Err(self.failed(asked, &error)),
         }
     }
 
     async fn read_agents(
         &self,
         namespace: Option<&str>,
-    ) -> Result<kube::Result<Vec<KubesvcAgent>>, CommandError> {
+    ) -> Result<(Vec<KubesvcAgent>, Option<kube::Error>), CommandError> {
         let api: Api<KubesvcAgent> = match namespace {
             Some(namespace) => self.api(namespace),
             None => Api::all(self.client.clone()),
         };
-        let mut agents = Vec::new();
-        let mut parameters = ListParams::default().limit(self.page);
-        loop {
-            let page = match self.try_ask(api.list(&parameters)).await? {
-                Ok(page) => page,
-                Err(error) => return Ok(Err(error)),
-            };
-            agents.extend(page.items);
-            parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if parameters.continue_token.is_none() {
-                break;
-            }
-        }
+        let (mut agents, ended) = self.pages(&api, ListParams::default()).await?;
         agents.sort_by(|a, b| order(a).cmp(&order(b)));
-        Ok(Ok(agents))
+        Ok((agents, ended))
     }
 
     /// Lists the agents that may hold an account of this namespace: those in the same namespace, which is the
@@ -285,9 +252,9 @@ impl ApiSession {
     ) -> Result<Option<Vec<KubesvcAgent>>, CommandError> {
         let asked = ResourceRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
-            Ok(agents) => Ok(Some(agents)),
-            Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
+            (agents, None) => Ok(Some(agents)),
+            (_, Some(kube::Error::Api(status))) if status.code == 403 => Ok(None),
+            (_, Some(error)) => Err(self.failed(asked, &error)),
         }
     }
 }

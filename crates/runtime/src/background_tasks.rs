@@ -20,12 +20,13 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use futures::{Stream, StreamExt as _};
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, debug, info_span, warn};
 
 use crate::shutdown::{EssentialTasks, TaskEnding};
+use crate::waits::at;
 use crate::work_queue::WorkQueue;
 use registry::{ListedTask, TaskEntry};
 use schedule::{Schedule, Slot};
@@ -322,13 +323,6 @@ async fn tick(ticks: &mut Option<Interval>) {
 async fn take<K: Eq + Hash>(wakes: Option<&WorkQueue<K>>, max: usize) -> Vec<K> {
     match wakes {
         Some(wakes) => wakes.take(max).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn at(next: Option<Instant>) {
-    match next {
-        Some(next) => sleep_until(next).await,
         None => std::future::pending().await,
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`background_tasks`] | the driver of all background work, and the list of what runs |
 //! | [`work_queue`] | a bounded set of keys to look at again |
+//! | [`waits`] | waits for a time, or for a state that another task brings about |
 //! | [`watch_backoff`] | watches of the API server: restarts, delays, outages |
 //! | [`rate_limit`] | the rate limit for writes to the API server, by urgency |
 //! | [`limits`] | limits of which each caller has its own |
@@ -28,8 +29,18 @@ pub mod proxy;
 pub mod rate_limit;
 pub mod request_channel;
 pub mod shutdown;
-pub mod telemetry;
+/// What the programs report about themselves: log lines, error texts, metrics.
+///
+/// Only two things here are global: the subscriber that `tracing` keeps, set by [`logs::init`](telemetry::logs::init), and
+/// whether the API server answers ([`outages`](telemetry::outages)), because everything that logs needs to know that.
+pub mod telemetry {
+    pub mod errors;
+    pub mod logs;
+    pub mod metrics;
+    pub mod outages;
+}
 pub mod terminal;
+pub mod waits;
 pub mod watch_backoff;
 pub mod work_queue;
 

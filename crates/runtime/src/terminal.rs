@@ -23,14 +23,11 @@ pub enum OutputError {
     /// Standard output takes nothing.
     #[error("standard output cannot be written")]
     Closed(#[source] io::Error),
-    /// It is no JSON.
-    #[error("no JSON")]
+    /// It has no form in JSON.
+    #[error("cannot serialize as JSON")]
     Json(#[source] serde_json::Error),
-    /// It is no YAML, which is to be a subset of JSON.
-    #[error("no YAML")]
-    YamlValue(#[source] serde_json::Error),
-    /// It is no YAML.
-    #[error("no YAML")]
+    /// It has no form in YAML.
+    #[error("cannot serialize as YAML")]
     Yaml(#[source] serde_saphyr::SerializeError),
 }
 

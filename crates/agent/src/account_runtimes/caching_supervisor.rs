@@ -9,24 +9,24 @@ use futures::SinkExt as _;
 use futures::channel::mpsc as account_inputs;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
-use tokio::time::sleep_until;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::Instrument as _;
 
-use crate::ReadingOptions;
-use crate::account_runtimes::reader_reports::{CredentialVerdicts, LostAccount, ReaderTrackers};
 use crate::account_runtimes::scope_readers::{AccountState, ReadersInput, ScopeReaders};
 use crate::account_runtimes::start_groups::StartGroups;
 use crate::account_table::{self, AccountTable};
+use crate::activation::Definition;
 use crate::caching::{SharedStream, StreamNotice};
 use crate::command_executor::Activators;
 use crate::metrics::CachedObjectMetrics;
 use crate::scrub::{BodyEncoder, BodyLimits, CompressorError};
+use crate::settings::{ListBudgets, ReadingSettings};
 use crate::watch::{LargePieces, ListBudget, ReaderContext, ScopeTiming};
 use crate::watch_registry::WatchRegistry;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
-use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::common::{Failure, Fence};
 use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_runtime::waits::at;
 
 /// Maximum number of inputs that wait for an account, which never waits for anything else while it takes them.
 const MAX_WAITING_INPUTS: usize = 64;
@@ -84,10 +84,14 @@ impl CachingSupervisor {
         (table, wake): (Arc<Mutex<AccountTable>>, Arc<Notify>),
         activators: Activators,
         (shared, notices): (Arc<SharedStream>, mpsc::Receiver<StreamNotice>),
-        (options, parts): (ReadingOptions, ReadingParts),
+        (ReadingSettings { group_size, group_delay }, budgets, parts): (
+            ReadingSettings,
+            ListBudgets,
+            ReadingParts,
+        ),
     ) -> Result<Self, CompressorError> {
         let encoder = BodyEncoder::new(BodyLimits::for_messages(MAX_MESSAGE_BYTES, true))?;
-        let ReadingOptions { lists, lists_per_account, group_size, group_delay } = options;
+        let ListBudgets { lists, lists_per_account } = budgets;
         let context = ReaderContext {
             encoder: Arc::new(Mutex::new(encoder)),
             budget: ListBudget::new(lists, lists_per_account),
@@ -115,16 +119,9 @@ impl CachingSupervisor {
             if must_reconcile {
                 self.reconcile().await;
             }
-            let next_group = self.next_group;
-            let next_group = async {
-                match next_group {
-                    Some(at) => sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             must_reconcile = tokio::select! {
                 () = self.wake.notified() => true,
-                () = next_group => true,
+                () = at(self.next_group) => true,
                 notice = self.notices.recv() => match notice {
                     Some(notice) => self.take(notice).await,
                     // The driver is gone: the agent is stopping, and ends this task too.
@@ -235,6 +232,59 @@ fn is_changed(before: &account_table::CachedAccount, now: &account_table::Cached
         || before.files != now.files
 }
 
+/// An account that cannot be held any longer.
+#[derive(Debug)]
+pub struct LostAccount {
+    /// uid of the account.
+    pub uid: String,
+    /// The definition with which it failed.
+    pub definition: Arc<Definition>,
+    /// Why.
+    pub failure: Failure,
+}
+
+/// Writes down in the table whether the cluster of a held account accepts its credential. Clones share it.
+#[derive(Clone, Debug)]
+pub struct CredentialVerdicts {
+    /// The accounts.
+    pub table: Arc<Mutex<AccountTable>>,
+    /// Notified when the hub is to be told of a verdict.
+    pub changed: Arc<Notify>,
+}
+
+impl CredentialVerdicts {
+    /// Records that the cluster refuses the credential of this definition, and why, or that it accepts it.
+    pub(super) fn record(&self, uid: &str, definition: &Arc<Definition>, refused: Option<Failure>) {
+        if self.table.lock().judge_credential(uid, definition, refused) {
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// Trackers of the readers of all accounts. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct ReaderTrackers {
+    /// By uid. A tracker is closed from the beginning, so it has ended as soon as nothing of the account runs.
+    running: Arc<Mutex<HashMap<String, TaskTracker>>>,
+}
+
+impl ReaderTrackers {
+    /// The tracker for all that reads an account from now on.
+    pub(super) fn tracker(&self, uid: &str) -> TaskTracker {
+        let mut running = self.running.lock();
+        running.retain(|_, tracker| !tracker.is_empty());
+        let tracker = running.entry(uid.to_owned()).or_default();
+        tracker.close();
+        tracker.clone()
+    }
+
+    /// Waits until nothing reads the account any more; `None` if nothing does.
+    pub fn ended(&self, uid: &str) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let tracker = self.running.lock().get(uid).filter(|tracker| !tracker.is_empty()).cloned()?;
+        Some(async move { tracker.wait().await })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -271,15 +321,16 @@ mod tests {
             watches: WatchRegistry::default(),
             metrics: CachedObjectMetrics::default(),
         };
-        let options =
-            ReadingOptions { lists: 1, lists_per_account: 1, group_size: 0, group_delay: Duration::ZERO };
+        let groups = ReadingSettings { group_size: 0, group_delay: Duration::ZERO };
+        let budgets = ListBudgets { lists: 1, lists_per_account: 1 };
         let own = StaticAccountFile::new(Vec::new());
         let activators = Activators { all: Activator::new(Vec::new(), 1), own };
         let (_notices, noticed) = mpsc::channel(1);
         let shared = Arc::new(SharedStream::new(crate::caching::QueueMemory::default()));
         let wake = (Arc::clone(&table), Arc::new(Notify::new()));
         let mut accounts =
-            CachingSupervisor::new(wake, activators, (shared, noticed), (options, parts)).expect("memory");
+            CachingSupervisor::new(wake, activators, (shared, noticed), (groups, budgets, parts))
+                .expect("memory");
         let (hold_first, hold_second) = (add(&table, "first"), add(&table, "second"));
         hold_first(&table);
         let fence = Fence { account_uid: "first".to_owned(), caching_epoch: 1 };

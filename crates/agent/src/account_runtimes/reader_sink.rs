@@ -64,7 +64,7 @@ impl ScopeSink {
 impl ReaderSink for ScopeSink {
     fn event(&self, event: Event) -> Result<(), Box<Event>> {
         let queued = self.deliver(|account, now, memory| account.event(self.reader, event, now, memory));
-        queued.unwrap_or(Ok(())).map_err(|full| full.event)
+        queued.unwrap_or(Ok(()))
     }
 
     fn checkpoint(&self, resource_version: String) {

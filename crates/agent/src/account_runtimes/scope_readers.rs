@@ -13,9 +13,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::account_runtimes::caching_supervisor::ReadingParts;
+use crate::account_runtimes::caching_supervisor::{LostAccount, ReadingParts};
 use crate::account_runtimes::look_schedule::{AfterFailedLook, LookSchedule};
-use crate::account_runtimes::reader_reports::LostAccount;
 use crate::account_runtimes::reader_sink::{LookRequests, ScopeSink};
 use crate::account_runtimes::synthetic_reader;
 use crate::account_table;

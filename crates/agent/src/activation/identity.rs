@@ -88,7 +88,7 @@ impl ClusterReader {
     fn checked(&mut self, document: ClusterDocument) -> Result<ClusterDocument, ClusterError> {
         let first = self.server.get_or_insert_with(|| document.server.clone());
         if *first != document.server {
-            return Err(ClusterError::CertificateChanged { url: self.client.url().to_owned() });
+            return Err(ClusterError::CertificateChanged(self.client.url().to_owned()));
         }
         Ok(document)
     }

@@ -24,7 +24,8 @@ fn spec(credential: Credential) -> AccountSpec {
 }
 
 async fn activate(activator: &Activator, spec: AccountSpec) -> Result<ClusterIdentity, Failure> {
-    activator.activate(&Definition::split(spec).1).await
+    let started = activator.start(&Definition::split(spec).1, DefinitionOrigin::Hub).await;
+    started.map(|reached| reached.identity)
 }
 
 /// Activates an account at a server with these responses.

@@ -20,11 +20,9 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 
 use super::basis::{BasisError, ScopeBasis};
-use super::batch::{BatchBuilder, EncodedFrame, max_event_bytes};
-use super::memory::{QueueFull, QueueMemory};
+use super::batch::{BatchBuilder, EncodedFrame, SentEvents, max_event_bytes};
+use super::memory::QueueMemory;
 use super::queue::PendingQueue;
-use super::resume::{ResumeAnswer, ResumeAssembly};
-use super::sent_events::SentEvents;
 use super::unacked::{InFlightSize, UnackedBatches};
 use kubesvc_core::cache::keys::ScopeKey;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
@@ -36,6 +34,8 @@ use kubesvc_core::wire::events::{
 
 mod answers;
 mod readers;
+
+use answers::ResumeAssembly;
 
 /// Maximum number of scopes of an account.
 pub const MAX_SCOPES: usize = 5_000;

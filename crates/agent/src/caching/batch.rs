@@ -8,8 +8,7 @@ use prost::bytes::Bytes;
 use prost::{Message, encode_length_delimiter, length_delimiter_len};
 
 use super::queue::{QueueItem, QueuedEvent};
-use super::sent_events::EventCount;
-use kubesvc_core::wire::common::Fence;
+use kubesvc_core::wire::common::{Fence, Scope};
 use kubesvc_core::wire::events::{Batch, CacheUp, Checkpoint, ScopeProblem, SyncStart, cache_up};
 
 /// Maximum number of events in a batch.
@@ -321,5 +320,37 @@ impl QueuedEvent {
             out.push(HELD_MS_TAG);
             encode_length_delimiter(held, out).expect("a vector grows");
         }
+    }
+}
+
+/// A number of events, and their size in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCount {
+    /// Events.
+    pub events: u64,
+    /// Their size as they were sent, in bytes.
+    pub bytes: u64,
+}
+
+/// The events that were sent, by kind and group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentEvents(BTreeMap<(String, String), EventCount>);
+
+impl SentEvents {
+    /// Adds events of a scope.
+    pub(super) fn add(&mut self, scope: &Scope, count: EventCount) {
+        let sent = self.0.entry((scope.kind.clone(), scope.group.clone())).or_default();
+        sent.events += count.events;
+        sent.bytes += count.bytes;
+    }
+
+    /// Kind, group and number.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str, EventCount)> {
+        self.0.iter().map(|((kind, group), count)| (kind.as_str(), group.as_str(), *count))
+    }
+
+    /// Whether nothing was sent.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }

@@ -4,16 +4,17 @@
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
+use prost::Message as _;
+use prost::bytes::BufMut as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep_until;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
 use super::batch::EncodedFrame;
-use super::codec::{CachingCodec, STREAM_PATH};
 use super::shared::SharedStream;
 use super::stream::{AccountCommand, CachingSender, FrameOutcome, StreamAction, StreamIdentity};
 use crate::metrics::CachedObjectMetrics;
@@ -21,6 +22,7 @@ use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::CacheDown;
 use kubesvc_runtime::shutdown::spawn_named;
+use kubesvc_runtime::waits::at;
 
 /// Maximum number of frames that wait to be sent, or to be read.
 const MAX_QUEUED_FRAMES: usize = 16;
@@ -103,12 +105,6 @@ impl StreamDriver {
                     StreamAction::Wait(until) => until,
                 },
             };
-            let due = async {
-                match until {
-                    Some(until) => sleep_until(until.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
             let outbound = self.open.as_ref().map(|open| open.outbound.clone());
             tokio::select! {
                 permit = reserve(outbound), if unsent.is_some() => {
@@ -134,7 +130,7 @@ impl StreamDriver {
                     self.received(stream, frame).await;
                 }
                 () = self.shared.changed(), if unsent.is_none() => {}
-                () = due => {}
+                () = at(until) => {}
             }
         }
     }
@@ -242,5 +238,49 @@ async fn read(number: u64, mut inbound: Streaming<CacheDown>, received: &mpsc::S
                 return;
             }
         }
+    }
+}
+
+/// Path of `events.Caching/Stream`, for `tonic::client::Grpc::streaming`.
+const STREAM_PATH: &str = "/events.Caching/Stream";
+
+/// [`EncodedFrame`]s out, [`CacheDown`]s in.
+#[derive(Clone, Copy, Debug, Default)]
+struct CachingCodec;
+
+impl Codec for CachingCodec {
+    type Encode = EncodedFrame;
+    type Decode = CacheDown;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for CachingCodec {
+    type Item = EncodedFrame;
+    type Error = Status;
+
+    fn encode(&mut self, frame: EncodedFrame, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(frame.bytes());
+        Ok(())
+    }
+}
+
+impl Decoder for CachingCodec {
+    type Item = CacheDown;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<CacheDown>, Status> {
+        let frame = CacheDown::decode(buffer);
+        frame
+            .map(Some)
+            .map_err(|error| Status::internal(format!("a frame of the hub cannot be read: {error}")))
     }
 }

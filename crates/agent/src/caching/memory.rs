@@ -1,9 +1,5 @@
 //! Memory for what accounts have read and not sent: a share of each account's own, and a pool that all share.
 
-use std::fmt;
-
-use kubesvc_core::wire::events::Event;
-
 /// Bytes that an account may always queue.
 pub const OWN_QUEUE_BYTES: usize = 64 * 1024;
 /// Maximum number of bytes that an account may queue, its own share included; a single larger event is queued alone.
@@ -73,25 +69,3 @@ impl QueueShare {
         self.bytes = bytes;
     }
 }
-
-/// The account's queue has no room for an event. Its reader closes the watch and opens it again after the last event
-/// that was accepted, once half of the queue is free; a list waits.
-#[derive(Clone, Debug, PartialEq)]
-pub struct QueueFull {
-    /// Bytes that the event needs.
-    pub needed: usize,
-    /// The event, which was not queued.
-    pub event: Box<Event>,
-}
-
-impl fmt::Display for QueueFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the account's queue has no room for {} more bytes; wait until half of it is free",
-            self.needed
-        )
-    }
-}
-
-impl std::error::Error for QueueFull {}

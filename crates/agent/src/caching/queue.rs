@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 
 use super::batch::{BatchBuilder, MAX_BODY_BYTES};
-use super::memory::{QueueFull, QueueMemory, QueueShare};
+use super::memory::{QueueMemory, QueueShare};
 use kubesvc_core::wire::events::event::{Body, Omitted};
 use kubesvc_core::wire::events::{Event, ScopeDeclaration, ScopeProblem, SyncStart, Synced};
 
@@ -182,13 +182,13 @@ impl PendingQueue {
     /// Queues an event.
     ///
     /// # Errors
-    /// There is no room: the event counts as unread.
+    /// The event, if there is no room: it counts as unread.
     pub(super) fn event(
         &mut self,
         mut event: Event,
         now: Instant,
         memory: &mut QueueMemory,
-    ) -> Result<(), QueueFull> {
+    ) -> Result<(), Box<Event>> {
         if matches!(&event.body, Some(Body::Blob(blob)) if blob.size as usize > MAX_BODY_BYTES) {
             event.body = Some(Body::Omitted(Omitted::TooLarge.into()));
         }
@@ -203,7 +203,7 @@ impl PendingQueue {
         let is_alone = self.places.len() == usize::from(replaced.is_some());
         if !self.share.allows(bytes, is_alone, memory) {
             self.refused = needed;
-            return Err(QueueFull { needed, event: Box::new(event) });
+            return Err(Box::new(event));
         }
         self.refused = 0;
         if let Some((place, queued_at, _)) = replaced {

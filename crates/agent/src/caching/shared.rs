@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use super::account_sender::ReaderId;
 use super::memory::QueueMemory;
 use super::stream::CachingSender;
+use kubesvc_runtime::waits::until;
 
 /// The state of the stream. Each change of it wakes the driver.
 #[derive(Debug)]
@@ -57,20 +58,12 @@ impl SharedStream {
 
     /// Waits until half of the queue of an account is free. One without a queue has room for all.
     pub async fn room(&self, account_uid: &str) {
-        loop {
-            let changed = self.room.notified();
-            tokio::pin!(changed);
-            // From here on, no change is missed.
-            changed.as_mut().enable();
-            let has_room = {
-                let state = self.state.lock();
-                state.inspect(account_uid).is_none_or(|(account, memory)| account.is_half_free(memory))
-            };
-            if has_room {
-                return;
-            }
-            changed.await;
-        }
+        let has_room = || {
+            let state = self.state.lock();
+            let is_free = state.inspect(account_uid).is_none_or(|(one, memory)| one.is_half_free(memory));
+            is_free.then_some(())
+        };
+        until(&self.room, has_room).await;
     }
 }
 

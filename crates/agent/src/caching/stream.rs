@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::account_sender::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand};
+use super::batch::SentEvents;
 use super::batch::{EncodedFrame, MAX_BATCH_EVENTS};
 use super::credit::SenderCredit;
 use super::lifetime::{Demand, StreamLifetime, earlier};
 use super::memory::QueueMemory;
-use super::sent_events::SentEvents;
 use super::turns::Turns;
 use super::unacked::InFlightSize;
 use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;

@@ -13,11 +13,11 @@ use hyper::body::Bytes;
 use tokio::time::timeout;
 
 use crate::cluster::authentication::Redactor;
-use crate::cluster::check::{CheckAnswer, CheckStep, ConnectionCheck};
 use crate::cluster::error::BrokenConnection;
 use crate::cluster::exchange::RequestBody;
 use crate::cluster::pool::{Lease, Pool, PoolSlot};
 use crate::cluster::tls::ServerCertificate;
+use crate::cluster::{CheckAnswer, CheckStep, ConnectionCheck};
 use crate::cluster::{
     ClusterContext, ClusterEndpoint, ClusterError, ClusterRequest, ClusterResponse, Use, authentication,
     error,
@@ -124,10 +124,10 @@ impl ClusterClient {
     pub async fn send(&self, purpose: Use, request: ClusterRequest) -> Result<ClusterResponse, ClusterError> {
         let step = self.step(&request);
         if !request.path.starts_with('/') {
-            return Err(ClusterError::Path { step });
+            return Err(ClusterError::Path(step));
         }
         if request.upgrade.is_some() && !self.pool(purpose).is_http1_only() {
-            return Err(ClusterError::UpgradeOverHttp2 { step });
+            return Err(ClusterError::UpgradeOverHttp2(step));
         }
         // A caller's request says of itself what it says, and nothing where it says nothing.
         let names_agent = purpose != Use::Requests;
@@ -220,7 +220,7 @@ impl ClusterClient {
             Err(_) => ClusterError::TooLarge { step: step.clone(), limit: MAX_CHECK_BYTES },
         })?;
         if !lease.is_ready_again().await {
-            return Err(ClusterError::Closed { step: step.clone() });
+            return Err(ClusterError::Closed(step.clone()));
         }
         Ok(CheckAnswer { status, body: body.to_bytes() })
     }

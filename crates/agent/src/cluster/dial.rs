@@ -42,7 +42,7 @@ pub(super) async fn tls(
 
 /// The error of a connection that was not established in time.
 pub(super) fn too_slow(cluster: &ClusterEndpoint) -> ClusterError {
-    ClusterError::ConnectTimeout { url: cluster.url().to_owned() }
+    ClusterError::ConnectTimeout(cluster.url().to_owned())
 }
 
 fn server_name(cluster: &ClusterEndpoint) -> Result<ServerName<'static>, ClusterError> {
@@ -130,7 +130,7 @@ async fn tcp(
             let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             Err(ClusterError::Unreachable { url, addresses, source })
         }
-        None if addresses.is_empty() => Err(ClusterError::NoAddress { url }),
+        None if addresses.is_empty() => Err(ClusterError::NoAddress(url)),
         None => Err(too_slow(cluster)),
     }
 }

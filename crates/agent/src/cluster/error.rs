@@ -44,12 +44,9 @@ pub enum ClusterError {
         /// The resolver's error.
         source: io::Error,
     },
-    /// The name of the server has no address.
-    #[error("the name in {url} has no address")]
-    NoAddress {
-        /// URL of the server.
-        url: String,
-    },
+    /// The name in this URL has no address.
+    #[error("the name in {0} has no address")]
+    NoAddress(String),
     /// No address of the server accepts connections.
     #[error("no connection to {url} ({addresses})")]
     Unreachable {
@@ -60,12 +57,9 @@ pub enum ClusterError {
         /// Error of the last one.
         source: io::Error,
     },
-    /// The connection was not established in time.
-    #[error("no connection to {url} in time; check the address, and firewalls between it and the agent")]
-    ConnectTimeout {
-        /// URL of the server.
-        url: String,
-    },
+    /// The connection to this URL was not established in time.
+    #[error("no connection to {0} in time; check the address, and firewalls between it and the agent")]
+    ConnectTimeout(String),
     /// The server closed the connection during the TLS handshake.
     #[error("{url} closed the connection before the TLS handshake was done")]
     HandshakeClosed {
@@ -90,16 +84,13 @@ pub enum ClusterError {
         /// Time for which the request waited.
         waited: Duration,
     },
-    /// Each watch takes a connection, and all that may be open are taken. The text stands in a condition beside the name
-    /// of a kind, where there is room for 120 bytes.
+    /// Each watch takes a connection, and all that may be open, this many, are taken. The text stands in a condition beside
+    /// the name of a kind, where there is room for 120 bytes.
     #[error(
-        "the cluster's front speaks HTTP/1.1 only, which allows {max} watches: enable HTTP/2, or cache fewer kinds or \
+        "the cluster's front speaks HTTP/1.1 only, which allows {0} watches: enable HTTP/2, or cache fewer kinds or \
          namespaces"
     )]
-    TooManyWatches {
-        /// Maximum number of connections.
-        max: usize,
-    },
+    TooManyWatches(usize),
     /// The request is not valid.
     #[error("{step} could not be built")]
     Request {
@@ -108,24 +99,15 @@ pub enum ClusterError {
         /// What is wrong with it.
         source: http::Error,
     },
-    /// The path does not begin with a slash.
-    #[error("{step} names no path")]
-    Path {
-        /// The request.
-        step: Arc<str>,
-    },
-    /// An upgrade was requested on connections that may use HTTP/2.
-    #[error("{step} asks for an upgrade, which needs HTTP/1.1")]
-    UpgradeOverHttp2 {
-        /// The request.
-        step: Arc<str>,
-    },
-    /// The server did not upgrade the connection.
-    #[error("{step} did not upgrade the connection")]
-    NotUpgraded {
-        /// The request.
-        step: Arc<str>,
-    },
+    /// The path of this request does not begin with a slash.
+    #[error("{0} names no path")]
+    Path(Arc<str>),
+    /// This request asks for an upgrade on connections that may use HTTP/2.
+    #[error("{0} asks for an upgrade, which needs HTTP/1.1")]
+    UpgradeOverHttp2(Arc<str>),
+    /// The server did not upgrade the connection of this request.
+    #[error("{0} did not upgrade the connection")]
+    NotUpgraded(Arc<str>),
     /// The connection ended before the response did.
     #[error("{step} got no complete response")]
     Broken {
@@ -173,12 +155,9 @@ pub enum ClusterError {
         /// What the server said, in parentheses and safe to show; may be empty.
         said: String,
     },
-    /// The server closed a new connection after the first response.
-    #[error("{step}: the server closed the connection after it")]
-    Closed {
-        /// The request.
-        step: Arc<str>,
-    },
+    /// The server closed a new connection after the response to this request, its first.
+    #[error("{0}: the server closed the connection after it")]
+    Closed(Arc<str>),
     /// A new connection did not pass its check, and nothing else was sent on it.
     #[error(transparent)]
     Check(Box<ClusterError>),
@@ -190,12 +169,9 @@ pub enum ClusterError {
         /// What differs.
         why: String,
     },
-    /// The server showed another certificate than before.
-    #[error("{url} has changed its certificate meanwhile")]
-    CertificateChanged {
-        /// URL of the server.
-        url: String,
-    },
+    /// The server at this URL showed another certificate than before.
+    #[error("{0} has changed its certificate meanwhile")]
+    CertificateChanged(String),
 }
 
 impl ClusterError {
@@ -205,26 +181,26 @@ impl ClusterError {
             Self::Policy(_) => Class::Forbidden,
             Self::Kubeconfig(_) | Self::Authority(_) => Class::BadKubeconfig,
             Self::SystemAuthorities(_) | Self::Tls { .. } => Class::Tls,
-            Self::TlsSetup(_) | Self::Request { .. } | Self::Path { .. } | Self::UpgradeOverHttp2 { .. } => {
+            Self::TlsSetup(_) | Self::Request { .. } | Self::Path(_) | Self::UpgradeOverHttp2(_) => {
                 Class::Internal
             }
-            Self::ConnectTimeout { .. } | Self::Timeout { .. } => Class::Timeout,
+            Self::ConnectTimeout(_) | Self::Timeout { .. } => Class::Timeout,
             Self::TooLarge { .. } => Class::TooLarge,
             Self::Refused { status, .. } => refused_meaning(status).0,
             Self::Broken { source, .. } => source.class(),
             // The answer to the agent's own question, not to the request.
             Self::Check(error) if matches!(**error, Self::TooLarge { .. }) => Class::Discovery,
             Self::Check(error) => error.class(),
-            Self::NotUpgraded { .. } | Self::TooManyWatches { .. } => Class::Discovery,
+            Self::NotUpgraded(_) | Self::TooManyWatches(_) => Class::Discovery,
             Self::AnotherCluster { .. } => Class::ClusterMismatch,
-            Self::Closed { .. }
+            Self::Closed(_)
             | Self::Lookup { .. }
-            | Self::NoAddress { .. }
+            | Self::NoAddress(_)
             | Self::Unreachable { .. }
             | Self::HandshakeClosed { .. }
             | Self::Busy { .. }
             | Self::Redirected { .. }
-            | Self::CertificateChanged { .. } => Class::Unreachable,
+            | Self::CertificateChanged(_) => Class::Unreachable,
         }
     }
 
@@ -245,11 +221,11 @@ impl ClusterError {
             | Self::TooLarge { .. }
             | Self::Redirected { .. }
             | Self::Refused { .. }
-            | Self::NotUpgraded { .. }
-            | Self::TooManyWatches { .. }
-            | Self::Closed { .. }
+            | Self::NotUpgraded(_)
+            | Self::TooManyWatches(_)
+            | Self::Closed(_)
             | Self::AnotherCluster { .. }
-            | Self::CertificateChanged { .. } => false,
+            | Self::CertificateChanged(_) => false,
             _ => true,
         }
     }

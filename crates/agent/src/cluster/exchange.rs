@@ -243,7 +243,7 @@ impl ClusterResponse {
     /// [`ClusterError::Broken`] if the connection ended first, or if the status is another one.
     pub async fn upgrade(self) -> Result<UpgradedConnection, ClusterError> {
         let step = self.body.step.clone();
-        let Some((upgrade, lease)) = self.upgrade else { return Err(ClusterError::NotUpgraded { step }) };
+        let Some((upgrade, lease)) = self.upgrade else { return Err(ClusterError::NotUpgraded(step)) };
         match upgrade.await {
             Ok(upgraded) => Ok(UpgradedConnection { io: TokioIo::new(upgraded), _lease: lease }),
             Err(error) => Err(ClusterError::Broken { step, source: error.into(), before_send: false }),

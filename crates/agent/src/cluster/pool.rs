@@ -16,6 +16,7 @@ use crate::cluster::connection::{Connection, StreamSender};
 use crate::cluster::exchange::{BodySending, RequestBody};
 use crate::cluster::tls::ServerCertificate;
 use crate::cluster::{ClusterContext, ClusterEndpoint, ClusterError, Use};
+use kubesvc_runtime::waits::until;
 
 /// Protocols offered to the server, in the order of preference.
 const HTTP1_ONLY: &[&[u8]] = &[b"http/1.1"];
@@ -174,7 +175,6 @@ struct PoolState {
 enum ConnectionChoice {
     Use(Arc<Connection>),
     Dial,
-    Wait,
 }
 
 impl Pool {
@@ -207,7 +207,7 @@ impl Pool {
     pub(super) fn slot(&self) -> Result<PoolSlot, ClusterError> {
         match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(permit) => Ok(PoolSlot { _permit: permit }),
-            Err(_) => Err(ClusterError::TooManyWatches { max: self.limits.connections }),
+            Err(_) => Err(ClusterError::TooManyWatches(self.limits.connections)),
         }
     }
 
@@ -219,19 +219,11 @@ impl Pool {
         context: &ClusterContext,
     ) -> Result<Lease, ClusterError> {
         loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // From here on, no change is missed.
-            changed.as_mut().enable();
-            let (connection, dial) = match self.next_step() {
+            let (connection, dial) = match until(&self.changed, || self.next_step()).await {
                 ConnectionChoice::Use(connection) => (connection, None),
                 ConnectionChoice::Dial => {
                     let (connection, dial) = self.dial(endpoint, context).await?;
                     (connection, Some(dial))
-                }
-                ConnectionChoice::Wait => {
-                    changed.await;
-                    continue;
                 }
             };
             let (pool, sender, is_new) = (Arc::downgrade(self), None, dial.is_some());
@@ -245,17 +237,18 @@ impl Pool {
         }
     }
 
-    fn next_step(&self) -> ConnectionChoice {
+    /// `None` while there is neither room for a request nor for another connection.
+    fn next_step(&self) -> Option<ConnectionChoice> {
         let mut state = self.state.lock();
         match state.connections.iter().find(|connection| connection.reserve()) {
-            Some(connection) => ConnectionChoice::Use(connection.clone()),
+            Some(connection) => Some(ConnectionChoice::Use(connection.clone())),
             None if state.connections.len() + state.dials < self.limits.connections
                 && state.dials < self.limits.dials =>
             {
                 state.dials += 1;
-                ConnectionChoice::Dial
+                Some(ConnectionChoice::Dial)
             }
-            None => ConnectionChoice::Wait,
+            None => None,
         }
     }
 

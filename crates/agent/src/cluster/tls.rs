@@ -117,8 +117,9 @@ impl Trust {
         if let Some(problem) = problems.into_iter().next().filter(|_| roots.is_empty()) {
             return Err(TrustError::Authority(problem));
         }
+        let paths = AnchorPaths { paths: self.verifier(roots)?, anchors };
         let verifier: Arc<dyn ServerCertVerifier> =
-            Arc::new(AnchorVerifier { paths: self.verifier(roots)?, anchors });
+            Arc::new(AnchorVerifier(Some(paths), self.provider.clone()));
         self.authorities.insert(key, verifier.clone());
         Ok(verifier)
     }
@@ -198,7 +199,7 @@ impl Trust {
         cluster: &ClusterEndpoint,
     ) -> Result<Arc<dyn ServerCertVerifier>, ClusterError> {
         if cluster.insecure {
-            return Ok(Arc::new(TrustsAll(self.provider.clone())));
+            return Ok(Arc::new(AnchorVerifier(None, self.provider.clone())));
         }
         match &cluster.certificate_authority {
             Some(pem) => self.authority(pem).map_err(ClusterError::Authority),
@@ -258,10 +259,15 @@ fn fingerprint(stream: &TlsStream<TcpStream>) -> String {
 /// Verifies a certificate as Go does: by a path to an anchor, and without one if it is an anchor itself, byte for byte
 /// ([RFC 5280, 6.1](https://www.rfc-editor.org/rfc/rfc5280#section-6.1)). Its name and dates are checked either way.
 #[derive(Debug)]
-struct AnchorVerifier {
+struct AnchorPaths {
     paths: Arc<WebPkiServerVerifier>,
     anchors: Vec<CertificateDer<'static>>,
 }
+
+/// Verifies a server by the anchors of its cluster. `None` trusts every certificate, for accounts that ask for it; the
+/// certificate is recorded all the same.
+#[derive(Debug)]
+struct AnchorVerifier(Option<AnchorPaths>, Arc<CryptoProvider>);
 
 impl ServerCertVerifier for AnchorVerifier {
     fn verify_server_cert(
@@ -272,11 +278,13 @@ impl ServerCertVerifier for AnchorVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, TlsError> {
-        let found = self.paths.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        match found {
+        let Some(AnchorPaths { paths, anchors }) = &self.0 else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match paths.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now) {
             // Dates are checked before the path, and the name after it.
             Err(TlsError::InvalidCertificate(problem))
-                if is_about_the_path(&problem) && self.anchors.contains(end_entity) =>
+                if is_about_the_path(&problem) && anchors.contains(end_entity) =>
             {
                 // Of an authority it was not looked at.
                 if !may_serve(end_entity) {
@@ -295,7 +303,10 @@ impl ServerCertVerifier for AnchorVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        self.paths.verify_tls12_signature(message, cert, dss)
+        let Some(AnchorPaths { paths, .. }) = &self.0 else {
+            return Ok(HandshakeSignatureValid::assertion());
+        };
+        paths.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -304,11 +315,14 @@ impl ServerCertVerifier for AnchorVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, TlsError> {
-        self.paths.verify_tls13_signature(message, cert, dss)
+        let Some(AnchorPaths { paths, .. }) = &self.0 else {
+            return Ok(HandshakeSignatureValid::assertion());
+        };
+        paths.verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.paths.supported_verify_schemes()
+        self.1.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -323,44 +337,5 @@ fn is_about_the_path(problem: &CertificateError) -> bool {
             matches!(other.0.downcast_ref::<webpki::Error>(), Some(webpki::Error::CaUsedAsEndEntity))
         }
         _ => false,
-    }
-}
-
-/// Trusts every certificate, for accounts that ask for it. The server's certificate is recorded all the same.
-#[derive(Debug)]
-struct TrustsAll(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustsAll {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, TlsError> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

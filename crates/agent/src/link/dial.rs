@@ -5,20 +5,24 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use prost::Message;
 use rustls::client::danger::ServerCertVerifier;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Status, Streaming};
+use tower::{Service, ServiceExt as _};
 
 use crate::caching::{HubConnection, StreamIdentity};
 use crate::cluster::{Trust, TrustError, system_verifier};
 use crate::link::LinkEnd;
-use crate::link::connector::connector;
-use crate::requests::RequestsConnection;
-use crate::{AgentError, AgentOptions, KeepAlive};
+use crate::settings::HubConnectionSettings;
+use crate::{AgentError, AgentOptions};
 use kubesvc_core::AgentId;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::requests;
@@ -29,6 +33,7 @@ use kubesvc_core::wire::{
     MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION, REFUSALS_CAPABILITY,
 };
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
+use kubesvc_runtime::telemetry::errors::chain;
 
 /// Timeout from name resolution to the end of the handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,26 +44,26 @@ const MAX_QUEUED_FRAMES: usize = 16;
 
 /// Configures the connection to the hub, including everything that HTTP/2 leaves open.
 pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
-    let wrong = || AgentError::HubAddress { hub: options.hub.clone() };
-    let scheme = if options.insecure { "http" } else { "https" };
-    let uri: http::Uri = format!("{scheme}://{}", options.hub).parse().map_err(|_| wrong())?;
-    let plain = uri.authority().is_some_and(|authority| authority.as_str() == options.hub)
+    let HubConnectionSettings { grpc: hub, insecure, ping_every, ping_timeout, .. } = &options.settings.hub;
+    let wrong = || AgentError::HubAddress { hub: hub.clone() };
+    let scheme = if *insecure { "http" } else { "https" };
+    let uri: Uri = format!("{scheme}://{hub}").parse().map_err(|_| wrong())?;
+    let plain = uri.authority().is_some_and(|authority| authority.as_str() == hub)
         && uri.host().is_some_and(|host| !host.is_empty())
         && uri.port_u16().is_some_and(|port| port != 0)
-        && !options.hub.contains('@');
+        && !hub.contains('@');
     if !plain {
         return Err(wrong());
     }
     let endpoint = Endpoint::from(uri)
         .user_agent(format!("kubesvc-agent/{}", options.version))
         .map_err(|_| AgentError::Option { option: "the version", problem: "cannot be sent in a header" })?;
-    let KeepAlive { ping_every, ping_timeout, .. } = options.keep_alive;
     let endpoint = if ping_every.is_zero() {
         endpoint
     } else {
         endpoint
-            .http2_keep_alive_interval(ping_every)
-            .keep_alive_timeout(ping_timeout)
+            .http2_keep_alive_interval(*ping_every)
+            .keep_alive_timeout(*ping_timeout)
             .keep_alive_while_idle(true)
     };
     Ok(endpoint
@@ -90,13 +95,16 @@ pub(super) enum DialError {
 }
 
 /// Connects. The error is meant for people.
-pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, DialError> {
-    if options.insecure {
-        return connect(endpoint, &options.hub).await;
+pub(super) async fn channel(
+    endpoint: &Endpoint,
+    HubConnectionSettings { grpc: hub, insecure, .. }: &HubConnectionSettings,
+) -> Result<Channel, DialError> {
+    if *insecure {
+        return connect(endpoint, hub).await;
     }
     // Read for each connection, so that an updated set of authorities needs no restart.
     let verifier = system_verifier(Trust::default()).await?;
-    connect(&with_tls(endpoint, &options.hub, verifier)?, &options.hub).await
+    connect(&with_tls(endpoint, hub, verifier)?, hub).await
 }
 
 fn with_tls(
@@ -119,7 +127,7 @@ async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, DialError> {
 }
 
 /// What is needed to stream objects, with compressed bodies.
-const CACHING_CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
+pub(super) const CACHING_CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
 /// What this agent can do. The hub answers with what of it is used.
 const CAPABILITIES: [&str; 4] =
     [CACHING_CAPABILITIES[0], CACHING_CAPABILITIES[1], requests::CAPABILITY, REFUSALS_CAPABILITY];
@@ -144,30 +152,15 @@ impl AcceptedStream {
         self.uses(REFUSALS_CAPABILITY)
     }
 
-    /// The connection on which this hub makes requests to clusters; `None` if it makes none.
-    pub(super) fn requests_connection(
+    /// The connection for further streams to a hub that takes messages of `max_message_bytes`; `None` if it does not use
+    /// all of these capabilities.
+    pub(super) fn connection(
         &self,
-        agent_id: &AgentId,
-        boot_id: &str,
-    ) -> Option<RequestsConnection> {
-        self.uses(requests::CAPABILITY).then(|| RequestsConnection {
-            channel: self.channel.clone(),
-            session_id: self.accepted.session_id.clone(),
-            agent_id: agent_id.to_string(),
-            boot_id: boot_id.to_owned(),
-            replica_id: self.accepted.replica_id.clone(),
-        })
-    }
-
-    /// The connection on which objects are streamed to this hub, which takes messages of `max_message_bytes`; `None`
-    /// if it takes none.
-    pub(super) fn caching_connection(
-        &self,
-        agent_id: &AgentId,
-        boot_id: &str,
+        capabilities: &[&str],
+        (agent_id, boot_id): (&AgentId, &str),
         max_message_bytes: usize,
     ) -> Option<HubConnection> {
-        CACHING_CAPABILITIES.into_iter().all(|one| self.uses(one)).then(|| HubConnection {
+        capabilities.iter().all(|one| self.uses(one)).then(|| HubConnection {
             channel: self.channel.clone(),
             identity: StreamIdentity {
                 session_id: self.accepted.session_id.clone(),
@@ -266,20 +259,40 @@ pub(super) fn shown(text: &str) -> String {
     text
 }
 
-/// Formats an error and its sources. Sources whose text is already contained are left out.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text.push_str(": ");
-            text.push_str(&next);
-        }
-        source = error.source();
-    }
-    text
+/// Interval between TCP keep-alives of an idle connection.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum size of what the kernel takes and has not sent, in bytes: the frames of the session wait for no more than
+/// that behind cached objects, which share the connection.
+const MAX_UNSENT_BYTES: u32 = 128 * 1024;
+
+/// Opens TCP connections to a hub.
+fn connector(
+    connect_timeout: Duration,
+) -> impl Service<Uri, Response = TokioIo<TcpStream>, Error: Error + Send + Sync + 'static, Future: Send>
++ Send
++ 'static {
+    let mut connector = HttpConnector::new();
+    // The scheme is the session's, plain or TLS.
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_keepalive(Some(KEEP_ALIVE_INTERVAL));
+    connector.set_connect_timeout(Some(connect_timeout));
+    connector.map_response(|stream: TokioIo<TcpStream>| {
+        bound_unsent(stream.inner());
+        stream
+    })
 }
+
+#[cfg(target_os = "linux")]
+fn bound_unsent(stream: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES) {
+        tracing::debug!(%error, "cannot bound what the kernel takes of the connection to the hub");
+    }
+}
+
+/// Elsewhere, the kernel decides.
+#[cfg(not(target_os = "linux"))]
+fn bound_unsent(_: &TcpStream) {}
 
 #[cfg(test)]
 mod tests {
@@ -306,8 +319,9 @@ mod tests {
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await
         });
-        let endpoint = endpoint(&AgentOptions { insecure: false, ..AgentOptions::of_test(hub.clone()) })
-            .expect("an endpoint");
+        let mut options = AgentOptions::of_test(hub.clone());
+        options.settings.hub.insecure = false;
+        let endpoint = endpoint(&options).expect("an endpoint");
         let dial = async |authority: &Authority| {
             let verifier = Trust::default().authority(&authority.pem()).expect("a verifier");
             connect(&with_tls(&endpoint, &hub, verifier).expect("TLS"), &hub).await
@@ -315,5 +329,18 @@ mod tests {
         dial(&authority).await.expect("a connection");
         let error = chain(&dial(&Authority::new()).await.expect_err("a certificate that is not trusted"));
         assert!(error.contains(&hub) && error.contains("invalid peer certificate"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn socket_takes_little_that_is_not_sent() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let uri: Uri = format!("http://{address}").parse().expect("a URI");
+        let connecting = connector(Duration::from_secs(5)).oneshot(uri);
+        let stream = connecting.await.expect("a connection");
+        let socket = socket2::SockRef::from(stream.inner());
+        assert_eq!(socket.tcp_notsent_lowat().expect("the option"), MAX_UNSENT_BYTES);
+        assert!(socket.tcp_nodelay().expect("the option"));
     }
 }

@@ -57,11 +57,14 @@ impl Probes {
         match self.objection(&probe, accounts) {
             Err(failure) => self.answer(probe, Err(failure), accounts),
             Ok((target, origin)) => {
-                let own = accounts.own().current();
+                let own = accounts.activators().own.current();
                 let context = own.find(&account.name).filter(|_| origin == DefinitionOrigin::OwnFile);
                 let context = context.map(|own| own.context.clone()).filter(|context| !context.is_empty());
-                let (activator, permits, uid) =
-                    (accounts.activator(&account.name, origin), self.permits.clone(), account.uid.clone());
+                let (activator, permits, uid) = (
+                    accounts.activators().activator(&account.name, origin),
+                    self.permits.clone(),
+                    account.uid.clone(),
+                );
                 let span = tracing::info_span!("probe", account = %account.name, uid = %account.uid);
                 let probing = async move {
                     let Ok(_permit) = permits.acquire().await else {
@@ -99,7 +102,7 @@ impl Probes {
             let why = format!("the agent is busy: {MAX_WAITING_PROBES} probes wait already");
             return Err(Failure { retryable: true, ..before_send(Class::Unreachable, why) });
         }
-        let origin = accounts.origin(name, credential.as_ref());
+        let origin = accounts.activators().origin(name, credential.as_ref());
         Ok((target, origin))
     }
 

@@ -96,7 +96,7 @@ impl<'a> LinkSession<'a> {
             0 => DEFAULT_HEARTBEAT_INTERVAL,
             ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
         };
-        let mut own = accounts.own().subscribe();
+        let mut own = accounts.activators().own.subscribe();
         // Send the current list first.
         own.mark_changed();
         Self {
@@ -210,7 +210,7 @@ impl<'a> LinkSession<'a> {
 
     fn queue_own_accounts(&mut self) {
         let list = self.own.borrow_and_update().clone();
-        self.accounts.own().forget_refusals();
+        self.accounts.activators().own.forget_refusals();
         self.own_frames = list.frames(self.batch_bytes).into();
     }
 
@@ -224,7 +224,7 @@ impl<'a> LinkSession<'a> {
                 dial::shown(&failure.message)
             );
             let failure = Failure { message: dial::shown(&failure.message), ..failure };
-            self.accounts.own().refuse(answer.name, failure);
+            self.accounts.activators().own.refuse(answer.name, failure);
         }
     }
 

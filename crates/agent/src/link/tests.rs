@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::Agent;
 use crate::cluster::tests::test_server::{Authority, Reply, TestServer, json, kubeconfig};
+use crate::http_server::Server;
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::account_result::Outcome;
@@ -37,7 +38,7 @@ async fn agent(hub: &FakeHub) -> RunningAgent {
 
 async fn agent_with(options: AgentOptions) -> RunningAgent {
     let agent = Agent::bind(options).await.expect("an agent");
-    let (health, metrics) = (agent.health_address(), agent.metrics_address());
+    let (health, metrics) = (agent.health.address(), agent.metrics.as_ref().map(Server::address));
     let stop = CancellationToken::new();
     let task = tokio::spawn(agent.run(stop.clone()));
     RunningAgent { health, metrics, stop, task }
@@ -134,12 +135,9 @@ async fn result(stream: &mut Stream) -> AccountResult {
 #[tokio::test]
 async fn an_agent_lists_its_background_tasks_and_counts_their_runs() {
     let hub = FakeHub::start().await;
-    let options = AgentOptions {
-        file_pace: Duration::from_millis(1),
-        metrics_port: Some(0),
-        metrics_address: "127.0.0.1".to_owned(),
-        ..AgentOptions::of_test(hub.address.to_string())
-    };
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.file_pace = Duration::from_millis(1);
+    options.settings.metrics_port = Some(0);
     let agent = agent_with(options).await;
     let has_run = |answer: &str| answer.contains(r#""lastRun":"#);
     let listed = agent.until("/health/tasks", has_run).await;
@@ -408,17 +406,15 @@ async fn heartbeats_of_the_hub_keep_the_stream() {
 #[tokio::test]
 async fn occupied_health_port_and_wrong_hub_address_fail_at_start() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let mut options = AgentOptions {
-        health_port: taken.local_addr().expect("an address").port(),
-        insecure: false,
-        ..AgentOptions::of_test("hub.example:9091".to_owned())
-    };
+    let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
+    options.settings.server.port = taken.local_addr().expect("an address").port();
+    options.settings.hub.insecure = false;
     let error = Agent::bind(options.clone()).await.expect_err("a taken port");
     assert!(matches!(error, AgentError::HealthPort { .. }) && !error.to_string().contains('\n'), "{error}");
-    options.health_port = 0;
+    options.settings.server.port = 0;
     for hub in ["", "hub.example", "hub.example:", "https://hub.example:9091", "hub:9091/path", "u@hub:9091"]
     {
-        options.hub = hub.to_owned();
+        options.settings.hub.grpc = hub.to_owned();
         let error = Agent::bind(options.clone()).await.expect_err("a wrong hub");
         assert!(matches!(error, AgentError::HubAddress { .. }), "{hub}: {error}");
     }
@@ -428,7 +424,7 @@ async fn occupied_health_port_and_wrong_hub_address_fail_at_start() {
 async fn silent_hub_is_left_after_the_configured_time() {
     let mut hub = FakeHub::start().await;
     let mut options = AgentOptions::of_test(hub.address.to_string());
-    options.keep_alive.idle_timeout = Duration::from_millis(300);
+    options.settings.hub.idle_timeout = Duration::from_millis(300);
     let agent = agent_with(options).await;
     let since = Instant::now();
     let (stream, _) = hub.settled(60_000).await;
@@ -445,8 +441,8 @@ async fn silent_hub_is_left_after_the_configured_time() {
 async fn a_lost_hub_is_dialled_again_after_the_wait_for_that() {
     let mut hub = FakeHub::start().await;
     let mut options = AgentOptions::of_test(hub.address.to_string());
-    options.backoff.reconnect = Duration::from_millis(600);
-    options.backoff.jitter = 0.0;
+    options.settings.reconnect = Duration::from_millis(600);
+    options.settings.hub.backoff.jitter = 0.0;
     let agent = agent_with(options).await;
     let (stream, _) = hub.settled(60_000).await;
     let since = Instant::now();
@@ -460,7 +456,7 @@ async fn a_lost_hub_is_dialled_again_after_the_wait_for_that() {
 async fn occupied_metrics_port_fails_at_start() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
-    options.metrics_port = Some(taken.local_addr().expect("an address").port());
+    options.settings.metrics_port = Some(taken.local_addr().expect("an address").port());
     let error = Agent::bind(options).await.expect_err("a taken port");
     assert!(matches!(error, AgentError::MetricsPort { .. }), "{error}");
     assert!(error.to_string().contains("prometheus.port"), "{error}");
@@ -469,6 +465,6 @@ async fn occupied_metrics_port_fails_at_start() {
 #[tokio::test]
 async fn a_host_of_every_address_is_taken() {
     let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
-    options.health_address = "*".to_owned();
-    assert!(Agent::bind(options).await.expect("an agent").health_address().ip().is_unspecified());
+    options.settings.server.host = "*".to_owned();
+    assert!(Agent::bind(options).await.expect("an agent").health.address().ip().is_unspecified());
 }

@@ -58,25 +58,28 @@ fn an_empty_agent_id_counts_as_none() {
     assert_eq!(id.expect("an id"), "pod-1");
 }
 
-/// The options of an agent with this file.
-fn options_of(yaml: &str) -> AgentOptions {
+/// The settings that an agent with this file has.
+fn settings_of(yaml: &str) -> AgentSettings {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("armory-agent.yml"), yaml).expect("written");
     let loaded = crate::settings::load(folder.path(), &|_| None, UnknownKeys::Error).expect("it is valid");
-    options(&loaded.settings, &env(&[("AGENT_ID", "a"), ("ZONE_ID", "z")])).expect("an id and a zone")
+    options(&loaded.settings, &env(&[("AGENT_ID", "a"), ("ZONE_ID", "z")]))
+        .expect("an id and a zone")
+        .settings
 }
 
 #[test]
 fn settings_of_requests_reach_the_part_that_makes_them() {
-    let of_none = options_of("zoneId: z").requests;
-    assert!(!of_none.forgets_answers);
-    let requests = options_of(
+    let of_none = settings_of("zoneId: z").requests;
+    assert!(of_none.keeps_answers);
+    let requests = settings_of(
         "{zoneId: z, clouddriver: {responseRetries: {enabled: false}}, timeoutSeconds: 7, kubernetes: {\
          serverSideApply: {enabled: always, clearManagedFields: never, kinds: [{kind: Rollout.argoproj.io, enabled: never}]}, \
          retries: {enabled: true, maxRetries: 4, backOffMs: 250, retryAnyError: true, retryableErrors: [late]}}}",
     )
     .requests;
-    assert!(requests.forgets_answers);
+    assert!(!requests.keeps_answers);
+    assert_eq!(requests.timeout, Duration::from_secs(7));
     let apply = requests.apply;
     let all = apply.server_side.expect("it is set");
     assert_eq!((all.enabled.as_str(), all.clear_managed_fields.as_str()), ("always", "never"));
@@ -90,11 +93,10 @@ fn settings_of_requests_reach_the_part_that_makes_them() {
 
 #[test]
 fn settings_of_lists_reach_the_part_that_paces_them() {
-    let reading = options_of(
+    let AgentSettings { reading, budgets, .. } = settings_of(
         "{zoneId: z, kubernetes: {cacheGroupSize: 3, cacheGroupDelayMs: 1500}, \
          tasks: {totalBudget: 5, budgetPerAccount: 2}}",
-    )
-    .reading;
-    assert_eq!((reading.lists, reading.lists_per_account), (5, 2));
+    );
+    assert_eq!((budgets.lists, budgets.lists_per_account), (5, 2));
     assert_eq!((reading.group_size, reading.group_delay), (3, Duration::from_millis(1500)));
 }

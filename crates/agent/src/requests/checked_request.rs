@@ -100,7 +100,7 @@ impl RequestService {
                 after_send(Class::OutcomeUnknown, "the agent's process that had the request is gone");
             return self.refuse(&exchange, failure);
         }
-        if self.settings.forgets_answers {
+        if !self.settings.keeps_answers {
             return self.refuse(&exchange, after_send(Class::OutcomeUnknown, "the agent keeps no answers"));
         }
         self.recall_known(exchange, &recall.request_id);
@@ -300,7 +300,7 @@ impl RequestService {
         drop(spawn_named("sent write", writing.in_current_span()).detach());
         answer_write(&exchange, awaited).await;
         drop(answering);
-        if self.settings.forgets_answers {
+        if !self.settings.keeps_answers {
             self.writes.forget(&[request_id]);
         }
     }

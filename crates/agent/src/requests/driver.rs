@@ -11,7 +11,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{RequestService, RequestsConnection};
+use super::RequestService;
+use crate::caching::HubConnection;
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Frame, NumberedFrame};
 use kubesvc_core::requests::wire::{self, AgentEnd, Opening};
@@ -50,16 +51,13 @@ enum RequestStreamEnd {
 #[derive(Debug)]
 pub struct RequestsDriver {
     service: Arc<RequestService>,
-    connection: watch::Receiver<Option<RequestsConnection>>,
+    connection: watch::Receiver<Option<HubConnection>>,
     budget: Arc<CreditBudget>,
 }
 
 impl RequestsDriver {
     /// A driver for the sessions that `connection` names.
-    pub fn new(
-        service: Arc<RequestService>,
-        connection: watch::Receiver<Option<RequestsConnection>>,
-    ) -> Self {
+    pub fn new(service: Arc<RequestService>, connection: watch::Receiver<Option<HubConnection>>) -> Self {
         Self { service, connection, budget: CreditBudget::new(MAX_CREDIT_OF_AGENT, None) }
     }
 
@@ -85,7 +83,7 @@ impl RequestsDriver {
     }
 
     /// Keeps a stream open in one session.
-    async fn serve_session(&self, connection: &RequestsConnection) {
+    async fn serve_session(&self, connection: &HubConnection) {
         let (mut wrong_replica, mut delay) = (0, REOPEN_DELAYS[0]);
         loop {
             let wait = match self.serve_stream(connection).await {
@@ -114,18 +112,18 @@ impl RequestsDriver {
         }
     }
 
-    async fn serve_stream(&self, connection: &RequestsConnection) -> RequestStreamEnd {
+    async fn serve_stream(&self, connection: &HubConnection) -> RequestStreamEnd {
         let opened = Instant::now();
         let broken = |why: String| RequestStreamEnd::Broken(why, opened.elapsed());
         let begin = Begin {
-            session_id: connection.session_id.clone(),
-            agent_id: connection.agent_id.clone(),
-            boot_id: connection.boot_id.clone(),
-            replica_id: connection.replica_id.clone(),
+            session_id: connection.identity.session_id.clone(),
+            agent_id: connection.identity.agent_id.clone(),
+            boot_id: connection.identity.boot_id.clone(),
+            replica_id: connection.identity.replica_id.clone(),
             apply: Some(self.service.settings.apply.clone()),
         };
         let begin = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
-        let stream = OpenRequestStream::new(&self.service, &self.budget, &connection.boot_id);
+        let stream = OpenRequestStream::new(&self.service, &self.budget, &connection.identity.boot_id);
         let mut client = OperationsClient::new(connection.channel.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);

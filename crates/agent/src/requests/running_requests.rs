@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
+use kubesvc_runtime::waits::until;
 
 /// A request, as shown to people.
 #[derive(Clone, Debug, Serialize)]
@@ -182,16 +183,7 @@ impl RunningRequests {
     }
 
     async fn until(&self, is_reached: impl Fn(&BTreeMap<u64, RunningEntry>) -> bool) {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // From here on, no change is missed.
-            changed.as_mut().enable();
-            if is_reached(&self.entries.lock()) {
-                return;
-            }
-            changed.await;
-        }
+        until(&self.changed, || is_reached(&self.entries.lock()).then_some(())).await;
     }
 }
 

@@ -18,12 +18,14 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::LastPart;
-use super::{RequestService, RequestServiceMetrics, RequestSettings};
+use super::{RequestService, RequestServiceMetrics};
 use crate::account_table::{AccountTable, Effect};
 use crate::activation::{ActivatedAccount, Activator, Definition};
 use crate::cluster::tests::test_server::{Authority, ServerOptions, TestServer, kubeconfig, whole};
 use crate::command_executor::Activators;
+use crate::settings::RequestSettings;
 use crate::static_accounts::StaticAccountFile;
+use kubesvc_core::requests::access::AllowedClasses;
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Event, Frame};
 use kubesvc_core::requests::wire::{AgentEnd, HubEnd, Opening};
@@ -94,9 +96,19 @@ fn reference(epoch: u64) -> AccountRef {
     AccountRef { uid: UID.to_owned(), name: "prod".to_owned(), epoch, generation: 1 }
 }
 
+/// Reads and writes without a time limit, not tried again.
+fn settings() -> RequestSettings {
+    RequestSettings {
+        allow: AllowedClasses::default(),
+        apply: ApplySettings::default(),
+        keeps_answers: true,
+        timeout: Duration::ZERO,
+    }
+}
+
 impl World {
     async fn start(namespaces: &[&str]) -> Self {
-        Self::with(namespaces, RequestSettings::default()).await
+        Self::with(namespaces, settings()).await
     }
 
     async fn with(namespaces: &[&str], settings: RequestSettings) -> Self {
@@ -402,7 +414,7 @@ async fn a_write_that_was_sent_is_unknown_also_if_a_further_try_does_not_reach_t
         ..RetrySettings::default()
     };
     let apply = ApplySettings { retries: Some(retries), ..ApplySettings::default() };
-    let world = World::with(&[], RequestSettings { apply, ..RequestSettings::default() }).await;
+    let world = World::with(&[], RequestSettings { apply, ..settings() }).await;
     let path = "/api/v1/namespaces/a/pods/cut";
     let exchange = world.open_with(|open| {
         open.request_id = id(20);
@@ -427,7 +439,7 @@ async fn by_the_documented_words_a_request_is_tried_again_after_a_timeout_alone(
         ..RetrySettings::default()
     };
     let apply = ApplySettings { retries: Some(retries), ..ApplySettings::default() };
-    let settings = RequestSettings { apply, timeout: Duration::from_secs(1), ..RequestSettings::default() };
+    let settings = RequestSettings { apply, timeout: Duration::from_secs(1), ..settings() };
     let world = World::with(&[], settings).await;
     for (number, path, tries) in
         [(30, "/api/v1/namespaces/a/pods/slow", 2), (31, "/api/v1/namespaces/a/pods/cut", 1)]

@@ -1,11 +1,12 @@
-//! The items of a list response, cut out of its chunks as they arrive, so that one item is in memory and not a page.
+//! The items of a list response and the lines of a watch, cut out of its chunks as they arrive, so that one item is in memory
+//! and not a page.
 
 use hyper::body::Bytes;
+use memchr::memchr;
 
-use crate::scrub::MAX_ITEM_BYTES;
 use crate::scrub::json::{ValueScan, leading_space};
 use crate::scrub::list_head::{ListError, ListHead, ListMember, ListPage};
-use crate::scrub::piece::{Piece, append};
+use crate::scrub::{MAX_ITEM_BYTES, MAX_LINE_BYTES};
 
 /// Where in a list the next byte stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,5 +230,134 @@ impl ItemSplitter {
             Position::End => "the end of the response",
         };
         ListError::Malformed { expected, at: self.offset }
+    }
+}
+
+/// A piece is larger than it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PieceTooLarge {
+    /// Maximum size of a piece, in bytes.
+    max: usize,
+}
+
+/// The part of a piece that arrived in former chunks. A piece that lies whole within one chunk is never copied.
+#[derive(Debug)]
+struct Piece {
+    carried: Vec<u8>,
+    max: usize,
+}
+
+impl Piece {
+    /// A piece of at most `max` bytes, of which nothing has arrived yet.
+    pub(super) fn new(max: usize) -> Self {
+        Self { carried: Vec::new(), max }
+    }
+
+    /// Bytes in memory.
+    pub(super) fn len(&self) -> usize {
+        self.carried.len()
+    }
+
+    /// Keeps a part until the rest arrives. Memory grows with what arrived, at most to twice that, and never above the
+    /// maximum.
+    pub(super) fn carry(&mut self, part: &[u8]) -> Result<(), PieceTooLarge> {
+        let needed = self.carried.len().saturating_add(part.len());
+        if needed > self.max {
+            self.carried = Vec::new();
+            return Err(PieceTooLarge { max: self.max });
+        }
+        if needed > self.carried.capacity() {
+            let capacity = needed.max(self.carried.capacity() * 2).min(self.max);
+            self.carried.reserve_exact(capacity - self.carried.len());
+        }
+        self.carried.extend_from_slice(part);
+        Ok(())
+    }
+
+    /// Ends the piece with its last part, and begins the next one.
+    pub(super) fn complete(&mut self, last: Bytes) -> Result<Bytes, PieceTooLarge> {
+        if self.carried.is_empty() && last.len() <= self.max {
+            return Ok(last);
+        }
+        self.carry(&last)?;
+        Ok(Bytes::from(std::mem::take(&mut self.carried)))
+    }
+}
+
+/// Appends a chunk to what is left of the one before.
+fn append(rest: &mut Bytes, chunk: Bytes) {
+    *rest = if rest.is_empty() { chunk } else { Bytes::from([&rest[..], &chunk[..]].concat()) };
+}
+
+/// A line of a watch is too long. What follows it cannot be read either: the watch must be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a line of the watch is longer than {max} bytes; leave the kind out, or make its objects smaller")]
+pub struct LineTooLong {
+    /// Maximum length of a line, in bytes.
+    pub max: usize,
+}
+
+/// Cuts lines out of chunks. In memory is at most one line beside the chunk that was pushed last.
+#[derive(Debug)]
+pub struct LineSplitter {
+    chunk: Bytes,
+    line: Piece,
+    failed: Option<LineTooLong>,
+}
+
+impl Default for LineSplitter {
+    fn default() -> Self {
+        Self::with_max(MAX_LINE_BYTES)
+    }
+}
+
+impl LineSplitter {
+    /// A splitter of lines of at most `max` bytes.
+    pub fn with_max(max: usize) -> Self {
+        Self { chunk: Bytes::new(), line: Piece::new(max), failed: None }
+    }
+
+    /// Takes the next chunk. The lines of the one before should have been read; otherwise its rest is copied.
+    pub fn push(&mut self, chunk: Bytes) {
+        append(&mut self.chunk, chunk);
+    }
+
+    /// The next complete line, without its newline; `None` if more chunks are needed. Blank lines are skipped. A line
+    /// that lies within one chunk shares its memory.
+    ///
+    /// # Errors
+    ///
+    /// [`LineTooLong`], and the same for every later call.
+    pub fn next_line(&mut self) -> Result<Option<Bytes>, LineTooLong> {
+        if let Some(failed) = self.failed {
+            return Err(failed);
+        }
+        while !self.chunk.is_empty() {
+            let line = match memchr(b'\n', &self.chunk) {
+                Some(end) => {
+                    let last = self.chunk.split_to(end);
+                    let _newline = self.chunk.split_to(1);
+                    self.line.complete(last).map(Some)
+                }
+                None => self.line.carry(&std::mem::take(&mut self.chunk)).map(|()| None),
+            };
+            match line {
+                Ok(Some(line)) if !line.trim_ascii().is_empty() => return Ok(Some(line)),
+                Ok(_) => {}
+                Err(error) => {
+                    self.chunk = Bytes::new();
+                    let failed = LineTooLong { max: error.max };
+                    self.failed = Some(failed);
+                    return Err(failed);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes that are kept of a line whose end has not arrived. If the watch ends there, the line is no event: the watch is
+    /// resumed before it.
+    pub fn pending_bytes(&self) -> usize {
+        self.line.len()
     }
 }

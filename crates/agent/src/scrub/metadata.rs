@@ -7,11 +7,11 @@ use std::ops::Range;
 
 use kubesvc_core::wire::events::OwnerReference;
 
+use crate::scrub::body::{MemberCuts, Splice};
 use crate::scrub::identity::{FoundIdentity, FoundText};
 use crate::scrub::json::{Entries, JsonEntry, is_null, text};
 use crate::scrub::object::BodyError;
 use crate::scrub::rules::{APPLICATION_ANNOTATION, Annotations, IGNORE_ANNOTATION, ObjectRules};
-use crate::scrub::splice::{MemberCuts, Splice};
 use crate::scrub::{MAX_META_BYTES, MAX_OWNERS};
 
 /// Bytes that a label or annotation counts for beside its text, so that many short ones are bounded too.

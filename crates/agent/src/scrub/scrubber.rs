@@ -8,12 +8,12 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use crate::scrub::body::BodyEncoder;
+use crate::scrub::body::{MemberCuts, Splice};
 use crate::scrub::identity::{IdentityError, ObjectIdentity, Unidentified};
 use crate::scrub::json::{Entries, Extent, JsonEntry, is_null, leading_space, text};
 use crate::scrub::metadata::ScannedMetadata;
 use crate::scrub::object::{BodyError, RawObject};
 use crate::scrub::rules::{Exclusion, ObjectRules};
-use crate::scrub::splice::{MemberCuts, Splice};
 use crate::scrub::{MAX_BODY_BYTES, MAX_DEPTH, MAX_NUMBER_BYTES};
 
 /// An event, and why it has no body if an object lacks one.

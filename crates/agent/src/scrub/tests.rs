@@ -104,11 +104,8 @@ fn cut(bytes: &[u8], cuts: &[usize]) -> Vec<Bytes> {
     pieces
 }
 
-/// The lines of a response, and what is left at its end.
-fn split_lines(
-    mut splitter: LineSplitter,
-    chunks: Vec<Bytes>,
-) -> Result<(Vec<Bytes>, Option<IncompleteLine>), LineTooLong> {
+/// The lines of a response, and the bytes left at its end.
+fn split_lines(mut splitter: LineSplitter, chunks: Vec<Bytes>) -> Result<(Vec<Bytes>, usize), LineTooLong> {
     let mut lines = Vec::new();
     for chunk in chunks {
         splitter.push(chunk);
@@ -116,7 +113,7 @@ fn split_lines(
             lines.push(line);
         }
     }
-    Ok((lines, splitter.finish()))
+    Ok((lines, splitter.pending_bytes()))
 }
 
 /// The items of a response, and how it ended.

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::scrub::cluster_status::ClusterStatus;
 use crate::scrub::identity::is_usable_version;
 use crate::scrub::json::{Entries, leading_space, text};
+use crate::scrub::list_head::ClusterStatus;
 use crate::scrub::object::RawObject;
 
 /// How an object changed.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -126,5 +127,43 @@ fn meaning(code: u16) -> (Class, &'static str) {
         413 => (Class::TooLarge, "the server finds it too large"),
         429 | 500..=599 => (Class::Unreachable, "the server has a fault or is overloaded; it is asked again"),
         _ => (Class::Discovery, "the server refuses to list or watch the kind"),
+    }
+}
+
+/// Delay after the first failure of a scope.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay.
+const MAX_DELAY: Duration = Duration::from_secs(30);
+/// Fraction by which a delay is shortened at most, so that scopes that failed at once do not try again at once.
+const JITTER: f64 = 0.5;
+
+/// Delays after consecutive failures of one scope: each is twice as long as the one before, with jitter.
+#[derive(Clone, Debug)]
+pub(super) struct RetryDelay {
+    next: Duration,
+}
+
+impl Default for RetryDelay {
+    fn default() -> Self {
+        Self { next: FIRST_DELAY }
+    }
+}
+
+impl RetryDelay {
+    /// The delay after one more failure.
+    pub(super) fn after_failure(&mut self, random: &mut Rng) -> Duration {
+        let delay = self.next;
+        self.next = (delay * 2).min(MAX_DELAY);
+        delay.mul_f64(1.0 - JITTER * random.f64())
+    }
+
+    /// Whether nothing has failed since the last success.
+    pub(super) fn is_first(&self) -> bool {
+        self.next == FIRST_DELAY
+    }
+
+    /// Makes the next failure count as the first one.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
     }
 }

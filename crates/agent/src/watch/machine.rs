@@ -10,7 +10,7 @@ use kubesvc_core::wire::events::ScopeCheckpoint;
 use kubesvc_core::wire::ops::CachingRules;
 
 use crate::watch::action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
-use crate::watch::backoff::RetryDelay;
+use crate::watch::failure::RetryDelay;
 use crate::watch::list::{List, ListReason, SentObjects};
 use crate::watch::{
     DEFAULT_AUDIT_INTERVAL, MAX_AUDIT_INTERVAL, MIN_AUDIT_INTERVAL, PAGE_LIMITS, PAUSED_LIST_SPREAD,
@@ -294,7 +294,8 @@ impl ScopeWatch {
     }
 
     /// Version up to which all is queued, while the scope is watched.
-    pub fn watched_version(&self) -> Option<&str> {
+    #[cfg(test)]
+    pub(super) fn watched_version(&self) -> Option<&str> {
         match self.phase {
             ScopePhase::Watching(_) => self.position.version.as_deref(),
             _ => None,

@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, StatusCode, Version};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::timeout;
 use ulid::Ulid;
 
 use crate::cluster::{ClusterClient, ClusterRequest, ClusterResponse, PoolSlot, ResponseBody, Use};
@@ -24,8 +24,7 @@ use crate::scrub::{
     ObjectIdentity, OmittedBody, RawObject, Scrubber, Unidentified, WatchEventType, WatchLine, delete_event,
     read_watch_line,
 };
-use crate::watch::budget::{ListBudget, ListPermit, ListTurn, SentMemory};
-use crate::watch::large_pieces::{LARGE_PIECE_BYTES, LargePieceTurn};
+use crate::watch::budget::{LARGE_PIECE_BYTES, LargePieceTurn, ListBudget, ListPermit, ListTurn, SentMemory};
 use crate::watch::left_out_objects::LeftOutSet;
 use crate::watch::{
     ItemStep, LargePieces, ListReason, ObjectStep, PageRequest, PageStep, RequestFailure, ScopeAction,
@@ -34,6 +33,7 @@ use crate::watch::{
 use kubesvc_core::wire::common::{Failure, Scope};
 use kubesvc_core::wire::events::event::Operation;
 use kubesvc_core::wire::events::{BasisRow, Event, LeftOutObjects, Synced};
+use kubesvc_runtime::waits::at;
 
 #[cfg(test)]
 mod tests;
@@ -345,16 +345,10 @@ impl<S: ReaderSink> ScopeReader<S> {
                 return None;
             }
             let due = self.machine.next_tick();
-            let due = async {
-                match due {
-                    Some(due) => sleep_until(due.into()).await,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 result = &mut step => return Some(result),
                 Some(input) = self.inputs.next() => self.take(input),
-                () = due => {}
+                () = at(due) => {}
             }
         }
     }

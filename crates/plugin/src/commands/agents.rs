@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::api_session::{AGENTS, ApiSession, ResourceRequest, did_you_mean};
 use crate::arguments::{CommandError, ScopeArguments};
+use crate::commands::change::each;
 use kubesvc_core::{APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, KubesvcAgent, PLUGIN_FIELD_MANAGER, age};
-use kubesvc_runtime::terminal::{self, Format, Table, format};
+use kubesvc_runtime::terminal::{self, Format, OutputError, Table, format};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -126,7 +127,7 @@ fn document(agents: Vec<KubesvcAgent>) -> Result<Value, CommandError> {
         serde_json::to_value(agent)
     });
     let raw: Result<Vec<_>, _> = raw.collect();
-    Ok(format::list(&raw.map_err(|error| format!("no JSON: {error}"))?))
+    Ok(format::list(&raw.map_err(OutputError::Json)?))
 }
 
 fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp) -> String {
@@ -195,22 +196,9 @@ async fn approve(
     names: &[String],
     user: Option<&str>,
 ) -> Result<(), CommandError> {
-    let mut failed = false;
-    for name in names {
-        let answer = match choose(agents, name) {
-            Ok(agent) => set(session, agent, user).await,
-            Err(unclear) => Err(unclear),
-        };
-        match answer {
-            Ok(line) => terminal::print(&line)?,
-            Err(CommandError::Failed(reason) | CommandError::Usage(reason)) => {
-                failed = true;
-                crate::arguments::complain(&reason);
-            }
-            Err(CommandError::AlreadyPrinted) => failed = true,
-        }
-    }
-    if failed { Err(CommandError::AlreadyPrinted) } else { Ok(()) }
+    let (_, ended) =
+        each(names, |name| async move { Ok((set(session, choose(agents, name)?, user).await?, ())) }).await?;
+    ended
 }
 
 /// Returns the agent with this object name, else the only one with this id.

@@ -16,7 +16,6 @@ use self::manifests::{CredentialRights, Manifest, Preset};
 use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments, duration};
 use crate::own_kubeconfig;
-use crate::service_account_token::TokenOrder;
 use kubesvc_core::spec::DEFAULT_SECRET_KEY;
 use kubesvc_core::{PLUGIN_FIELD_MANAGER, object_names};
 use kubesvc_runtime::terminal;
@@ -134,9 +133,9 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CredentialArguments)
     for manifest in grant.manifests() {
         apply(&target, &manifest, &PatchParams::apply(PLUGIN_FIELD_MANAGER)).await.map_err(in_target)?;
     }
-    let (service_account, lifetime) = (&grant.name(), arguments.duration);
-    let order = TokenOrder { namespace: home, service_account, lifetime, audiences: Vec::new() };
-    let token = order.make(&target).await.map_err(in_target)?;
+    let (service_account, lifetime) = (grant.name(), arguments.duration);
+    let made = target.service_account_token((home, &service_account), lifetime, Vec::new());
+    let token = made.await.map_err(in_target)?;
     let expires = token.expiration_timestamp.0;
 
     let stored = secret(&token.token, &expires.to_string())?;
@@ -219,7 +218,7 @@ async fn apply(
         ))),
         Err(error) => {
             let asked = ResourceRequest { verb: "patch", resource: &resource.plural, namespace };
-            Err(CommandError::Failed(asked.explain(&session.server, &error)))
+            Err(session.failed(asked, &error))
         }
     }
 }

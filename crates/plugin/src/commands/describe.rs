@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 
 use crate::api_session::ApiSession;
-use crate::arguments::{CommandError, ScopeArguments, names_have_a_namespace};
+use crate::arguments::{CommandError, ScopeArguments, complain_of, names_have_a_namespace};
 use crate::resources::AccountObject;
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::spec::KubeconfigSource;
@@ -38,10 +38,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &DescribeArguments) -
         let events = events(&session, item).await?;
         terminal::print(&render(item, &events, Timestamp::now()))?;
     }
-    for line in &missing {
-        crate::arguments::complain(line);
-    }
-    if missing.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
+    complain_of(&missing)
 }
 
 /// The Events about an account.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::api_session::{ApiSession, DEFAULT_PAGE_SIZE};
-use crate::arguments::{CommandError, ScopeArguments, names_have_a_namespace};
+use crate::arguments::{CommandError, ScopeArguments, complain_of, names_have_a_namespace};
 use crate::resources::{AccountObject, resource_name};
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::{State, age};
@@ -76,10 +76,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &ListArguments) -> Re
         }
         Some(Format::Wide) | None => table(&session, &items, arguments)?,
     }
-    for line in &missing {
-        crate::arguments::complain(line);
-    }
-    if missing.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
+    complain_of(&missing)
 }
 
 impl ListArguments {

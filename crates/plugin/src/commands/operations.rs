@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::account_api::{self, AccountKey};
 use crate::api_session::ApiSession;
-use crate::arguments::{CommandError, ScopeArguments, complain};
+use crate::arguments::{CommandError, ScopeArguments, complain_of};
 use crate::resources::AccountObject;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -113,8 +113,7 @@ async fn show_all(
         output => terminal::print(&table(&records, output == Some(Format::Wide), jiff::Timestamp::now()))?,
     }
     warnings(&records).iter().for_each(|warning| terminal::note(warning));
-    errors.iter().for_each(|error| complain(error));
-    if errors.is_empty() { Ok(()) } else { Err(CommandError::AlreadyPrinted) }
+    complain_of(&errors)
 }
 
 async fn show_one(
@@ -133,7 +132,7 @@ async fn show_one(
         errors = more;
     }
     let Some(record) = found.into_iter().find(|record| record["operationId"] == *id) else {
-        errors.iter().for_each(|error| complain(error));
+        let _ = complain_of(&errors);
         return Err(CommandError::Failed(format!(
             "no operation {id} of {}; records are kept for a while only, see kubectl kubesvc operations",
             match accounts {

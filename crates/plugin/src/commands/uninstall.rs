@@ -84,27 +84,19 @@ impl Search<'_> {
     async fn list<K: Resource<DynamicType = ()>>(&mut self, labels: &str) -> Result<Vec<Item>, CommandError> {
         let resource = ApiResource::erase::<K>(&());
         let api: Api<DynamicObject> = Api::all_with(self.session.client.clone(), &resource);
-        let mut parameters = ListParams::default().labels(labels).limit(self.session.page);
-        let mut items = Vec::new();
-        loop {
-            let page = match self.session.try_ask(api.list(&parameters)).await? {
-                Ok(page) => page,
-                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
-                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 410 | 500 | 503) => {
-                    self.unknown.push(format!("{}: {} ({})", resource.plural, status.message, status.code));
-                    return Ok(items);
-                }
-                Err(error) => {
-                    let asked = ResourceRequest { verb: "list", resource: &resource.plural, namespace: None };
-                    return Err(CommandError::Failed(asked.explain(&self.session.server, &error)));
-                }
-            };
-            items.extend(page.items.iter().map(item));
-            parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if parameters.continue_token.is_none() {
-                return Ok(items);
+        let (objects, ended) = self.session.pages(&api, ListParams::default().labels(labels)).await?;
+        match ended {
+            None => {}
+            Some(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            Some(kube::Error::Api(status)) if matches!(status.code, 403 | 410 | 500 | 503) => {
+                self.unknown.push(format!("{}: {} ({})", resource.plural, status.message, status.code));
+            }
+            Some(error) => {
+                let asked = ResourceRequest { verb: "list", resource: &resource.plural, namespace: None };
+                return Err(self.session.failed(asked, &error));
             }
         }
+        Ok(objects.iter().map(item).collect())
     }
 }
 

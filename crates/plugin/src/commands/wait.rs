@@ -8,7 +8,7 @@ use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 
 use crate::api_session::{ACCOUNTS, ApiSession, ResourceRequest};
-use crate::arguments::{CommandError, ScopeArguments, Targets, duration};
+use crate::arguments::{CommandError, ScopeArguments, Targets, complain_of, duration};
 use crate::progress::{Goal, GoalProgress, WaitEnding};
 use crate::resources::{AccountObject, bare, resource_name};
 use kubesvc_core::{KubesvcAccount, age};
@@ -66,9 +66,8 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &WaitArguments) -> Re
         for gone in arguments.targets.names.iter().filter(|name| !there(name)) {
             terminal::print(&format!("{} deleted", resource_name(bare(gone))))?;
         }
-    } else if !missing.is_empty() {
-        missing.iter().for_each(|line| crate::arguments::complain(line));
-        return Err(CommandError::AlreadyPrinted);
+    } else {
+        complain_of(&missing)?;
     }
     until(&session, items, arguments.goal, arguments.timeout, arguments.keep_going).await
 }
@@ -116,7 +115,7 @@ async fn follow(
             Ok(Some(event)) => progress.event(&event),
             Ok(None) => return Ok(()),
             Err(error) => match lasting(&error) {
-                Some(error) => return Err(CommandError::Failed(asked.explain(&session.server, error))),
+                Some(error) => return Err(session.failed(asked, error)),
                 // The watch is retried with back-off; the command's timeout bounds it.
                 None => progress.blame(format!("{} could not be watched: {}", session.server, chain(&error))),
             },

@@ -218,7 +218,7 @@ pub const fn seconds(min: i64, max: i64) -> SettingType {
 
 impl SettingType {
     /// Whether the value is never shown in messages.
-    pub(super) fn is_secret(self) -> bool {
+    pub fn is_secret(self) -> bool {
         matches!(self, Self::Secret | Self::Word(Word { secret: true, .. }))
     }
 

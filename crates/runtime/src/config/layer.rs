@@ -56,10 +56,10 @@ impl Values {
     /// Merges the environment.
     pub(super) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
         for row in &self.spec.rows {
-            if !matches!(row.used, SettingUse::Read(_) | SettingUse::Refused(_)) || row.is_repeated() {
+            if !matches!(row.used, SettingUse::Read(_) | SettingUse::Refused(_)) {
                 continue;
             }
-            let name = environment_name(&row.key);
+            let Some(name) = row.environment_name() else { continue };
             let Some(text) = env(&name).filter(|t| !t.trim().is_empty()) else { continue };
             if text.starts_with("tcp://") || text.starts_with("udp://") {
                 // Kubernetes sets SERVER_PORT=tcp://… in every pod of a namespace with a Service named "server".
@@ -225,11 +225,6 @@ impl Values {
         }
         Ok(())
     }
-}
-
-/// `kubesvc.database.url` is `KUBESVC_DATABASE_URL`.
-pub(super) fn environment_name(key: &str) -> String {
-    key.replace('.', "_").replace('-', "").to_uppercase()
 }
 
 fn wrong(row: &SettingRow, key: &str, read: String, origin: Origin) -> ConfigProblem {

@@ -1,4 +1,4 @@
-//! Prints the effective settings and the reference table.
+//! Prints the effective settings.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::error::Origin;
 use super::keys::fold;
-use super::layer::environment_name;
-use super::row::{RefusalRule, SettingRow, SettingUse, Spec};
+use super::row::SettingUse;
 use super::values::{EffectiveSetting, Values};
 
 /// Replaces a value that is not shown.
@@ -190,32 +189,4 @@ pub fn redact_url(url: &str) -> String {
         parsed.query_pairs_mut().clear().extend_pairs(pairs);
     }
     parsed.into()
-}
-
-impl Spec {
-    /// All settings as a Markdown table: key, type, default, when it is read, meaning.
-    pub fn reference(&self) -> String {
-        let mut out =
-            String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-        for row @ SettingRow { key, kind, used, about, idle, .. } in &self.rows {
-            let read = match used {
-                _ if let Some(why) = idle => format!("now, without effect: {why}"),
-                SettingUse::Read(_) if row.is_repeated() => "now".to_owned(),
-                SettingUse::Read(_) => format!("now; also `{}`", environment_name(key)),
-                SettingUse::Later(capability) => format!("later: {capability}"),
-                SettingUse::Inert(why) => format!("no effect: {why}"),
-                SettingUse::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
-                SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
-                    format!("refused, but `{word}`: not built")
-                }
-            };
-            let default = match used {
-                SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
-                _ => String::new(),
-            };
-            let secret = if kind.is_secret() { " (never shown)" } else { "" };
-            let _ = writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |");
-        }
-        out
-    }
 }

@@ -71,6 +71,12 @@ impl SettingRow {
         Self { key, kind, used, about, idle: None, pattern }
     }
 
+    /// The variable that sets it: `KUBESVC_DATABASE_URL` for `kubesvc.database.url`; `None` if the key stands for several
+    /// settings.
+    pub fn environment_name(&self) -> Option<String> {
+        (!self.is_repeated()).then(|| self.key.replace('.', "_").replace('-', "").to_uppercase())
+    }
+
     /// Whether the key stands for several settings.
     pub(super) fn is_repeated(&self) -> bool {
         self.key.contains(['*', '['])

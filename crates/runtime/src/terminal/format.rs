@@ -46,7 +46,7 @@ pub fn json(value: &impl Serialize) -> Result<String, OutputError> {
 ///
 /// Same as [`json`].
 pub fn yaml(value: &impl Serialize) -> Result<String, OutputError> {
-    let value = serde_json::to_value(value).map_err(OutputError::YamlValue)?;
+    let value = serde_json::to_value(value).map_err(OutputError::Json)?;
     // JSON is YAML: a value whose text YAML would print unescaped is written as JSON instead.
     if any_text(&value, &|text| text.chars().any(|c| is_hidden(c) && c != '\n')) {
         return json(&value);

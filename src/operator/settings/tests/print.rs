@@ -1,6 +1,5 @@
-//! `--print-config` and the reference table.
+//! `--print-config`, and what it hides.
 
-use super::specs;
 use super::{Files, agent, operator};
 use kubesvc_runtime::config::{UnknownKeys, redact_url};
 
@@ -190,23 +189,4 @@ fn addresses_of_databases_lose_their_passwords() {
     for (url, want) in cases {
         assert_eq!(redact_url(url), want, "{url}");
     }
-}
-
-#[test]
-fn the_list_of_settings_names_each_once() {
-    for spec in specs() {
-        let text = spec.reference();
-        let mut keys: Vec<_> = text.lines().skip(2).filter_map(|l| l.split('`').nth(1)).collect();
-        let rows = keys.len();
-        assert!(rows > 60, "{rows}");
-        keys.sort_unstable();
-        keys.dedup();
-        assert_eq!(keys.len(), rows);
-    }
-    let text = specs()[0].reference();
-    assert!(text.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | now; also `SERVER_PORT` | port of the REST server |"), "{text}");
-    assert!(
-        text.contains("anything (never shown) |  | refused: not built | password of that key |"),
-        "{text}"
-    );
 }

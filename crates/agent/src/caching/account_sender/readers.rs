@@ -209,14 +209,15 @@ impl AccountSender {
     /// An object as a reader has it, or its end. Events of a former reader are dropped.
     ///
     /// # Errors
-    /// There is no room; the event counts as unread.
+    /// The event, if there is no room: it counts as unread. Its reader closes the watch and opens it again after the last
+    /// event that was accepted, once half of the queue is free; a list waits.
     pub fn event(
         &mut self,
         reader: ReaderId,
         mut event: Event,
         now: Instant,
         memory: &mut QueueMemory,
-    ) -> Result<(), QueueFull> {
+    ) -> Result<(), Box<Event>> {
         let Some(scope_id) = self.readers.get(&reader) else { return Ok(()) };
         event.scope_id = *scope_id;
         self.queue.event(event, now, memory)

@@ -93,7 +93,7 @@ async fn slots_are_as_many_as_connections_and_needed_where_each_carries_one_requ
             slots.push(client.slot(Use::Watches).expect("it is free"));
         }
         let error = client.slot(Use::Watches).expect_err("all are taken");
-        assert!(matches!(error, ClusterError::TooManyWatches { max: 2 }), "{error:?}");
+        assert!(matches!(error, ClusterError::TooManyWatches(2)), "{error:?}");
         client.slot(Use::Requests).expect("another use has its own");
         slots.pop();
         client.slot(Use::Watches).expect("it is free again");
@@ -102,8 +102,7 @@ async fn slots_are_as_many_as_connections_and_needed_where_each_carries_one_requ
 
 #[test]
 fn condition_says_in_full_how_many_watches_http1_allows_and_what_to_do() {
-    let failure =
-        Failure::from(ClusterError::TooManyWatches { max: PoolLimits::of(Use::Watches).connections });
+    let failure = Failure::from(ClusterError::TooManyWatches(PoolLimits::of(Use::Watches).connections));
     let expected = "the cluster's front speaks HTTP/1.1 only, which allows 64 watches: enable HTTP/2, or cache \
                     fewer kinds or namespaces";
     assert_eq!(failure.message, expected);

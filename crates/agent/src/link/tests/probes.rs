@@ -102,11 +102,9 @@ async fn a_file_counts_if_an_account_may_have_it() {
     let text = String::from_utf8(good.clone()).expect("text");
     let no_current = text.replace(r#""current-context":"c","#, "");
     let runs = text.replace(r#"{"token":"a-token-of-some-length"}"#, r#"{"exec":{"command":"x"}}"#);
-    let agent = agent_with(AgentOptions {
-        kubeconfig_folders: vec![folder.path().to_owned()],
-        ..AgentOptions::of_test(hub.address.to_string())
-    })
-    .await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.settings.kubeconfig_folders = vec![folder.path().to_owned()];
+    let agent = agent_with(options).await;
     let (mut stream, _) = hub.settled(60_000).await;
     for (path, class) in [
         (file("good", &good), None),
@@ -176,12 +174,10 @@ async fn without_dynamic_accounts_only_the_agents_own_are_probed() {
         credential: Some(Credential::ServiceAccount(true)),
         ..AccountSpec::default()
     };
-    let agent = agent_with(AgentOptions {
-        own: StaticAccountFile::new(vec![mine]),
-        dynamic_accounts: false,
-        ..AgentOptions::of_test(hub.address.to_string())
-    })
-    .await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.own = StaticAccountFile::new(vec![mine]);
+    options.settings.dynamic_accounts = false;
+    let agent = agent_with(options).await;
     let (mut stream, _) = hub.settled(60_000).await;
     for (uid, class) in [("u", Class::BadReference), ("v", Class::Forbidden)] {
         ask(&mut stream, uid, Some(Target::ServiceAccount(true))).await;

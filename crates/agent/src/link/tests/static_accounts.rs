@@ -127,12 +127,10 @@ async fn a_definition_of_the_own_file_overrides_one_of_the_hub() {
 async fn only_static_accounts_are_accepted_without_dynamic_accounts() {
     let mut hub = FakeHub::start().await;
     let mine = own("mine", Path::new("/no/such/file"));
-    let agent = agent_with(AgentOptions {
-        own: StaticAccountFile::new(vec![mine.clone()]),
-        dynamic_accounts: false,
-        ..AgentOptions::of_test(hub.address.to_string())
-    })
-    .await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.own = StaticAccountFile::new(vec![mine.clone()]);
+    options.settings.dynamic_accounts = false;
+    let agent = agent_with(options).await;
     let (_server, theirs) = account("v", good).await;
     let (mut stream, _) = hub.settled(60_000).await;
     stream.send(add(&[&theirs])).await;
@@ -152,12 +150,10 @@ async fn holding(hub: &mut FakeHub, folder: &Path) -> (RunningAgent, Stream, Acc
     let path = folder.join("config");
     std::fs::write(&path, &config).expect("written");
     let mine = granted(&own("mine", &path), "u", 1);
-    let agent = agent_with(AgentOptions {
-        own: StaticAccountFile::new(vec![own("mine", &path)]),
-        metrics_port: Some(0),
-        ..AgentOptions::of_test(hub.address.to_string())
-    })
-    .await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.own = StaticAccountFile::new(vec![own("mine", &path)]);
+    options.settings.metrics_port = Some(0);
+    let agent = agent_with(options).await;
     let (mut stream, _) = hub.settled(60_000).await;
     stream.send(add(&[&mine])).await;
     assert!(matches!(result(&mut stream).await.outcome, Some(Outcome::Identity(_))));

@@ -108,7 +108,7 @@ pprof.port: 1
     assert!(!said.contains("kubernetes.accounts[].name"), "{said}");
     assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
     assert_eq!((s.budgets.lists, s.budgets.lists_per_account), (0, 16));
-    assert_eq!(s.request_timeout, Duration::from_secs(5));
+    assert_eq!(s.requests.timeout, Duration::from_secs(5));
     let apply = &s.requests.apply;
     assert_eq!(apply.server_side.as_ref().map(|of_all| of_all.enabled.as_str()), Some("always"));
     let kinds: Vec<_> = apply.kinds.iter().map(|one| (one.kind.as_str(), one.enabled.as_str())).collect();

@@ -8,7 +8,6 @@ use secrecy::SecretString;
 
 use crate::api_session::ApiSession;
 use crate::arguments::CommandError;
-use crate::service_account_token::TokenOrder;
 
 /// Audience of the gateway's own tokens.
 pub(super) const GATEWAY_AUDIENCE: &str = "kubesvc";
@@ -44,13 +43,8 @@ impl KubeconfigUser {
                 "--service-account {namespace}/{name} is no name; write it as NAME or NAMESPACE/NAME"
             )));
         }
-        let order = TokenOrder {
-            namespace,
-            service_account: name,
-            lifetime,
-            audiences: audience.map(str::to_owned).into_iter().collect(),
-        };
-        let made = order.make(session).await?;
+        let audiences = audience.map(str::to_owned).into_iter().collect();
+        let made = session.service_account_token((namespace, name), lifetime, audiences).await?;
         Ok(Self::ServiceAccount {
             name: format!("{namespace}/{name}"),
             token: made.token.into(),
