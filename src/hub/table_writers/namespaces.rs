@@ -342,9 +342,13 @@ mod tests {
     #[derive(Default)]
     struct RefusingRows(Mutex<Vec<String>>);
 
-    #[async_trait]
-    impl NamespaceRows for RefusingRows {
-        async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+    #[async_trait::async_trait]
+    impl NamespaceStore for RefusingRows {
+        async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
+            unreachable!("lists are only written")
+        }
+
+        async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
             if lists.iter().any(|list| list.uid == "bad") {
                 return Err(StoreError::refused("kubesvc_accounts row \"bad\"", "it is bad"));
             }
