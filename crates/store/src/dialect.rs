@@ -8,7 +8,7 @@ use sqlx::Database;
 use sqlx::migrate::Migrate;
 
 use super::accounts::{self, ReplacedRows};
-use super::error::Fault;
+use super::error::SqlFault;
 use super::sql::driver::{Driver, Value};
 use super::sql::statement::{self, ColumnType, SqlTable, Statement, marks};
 use super::sql::{RowOf, STATEMENT_TIMEOUT, SqlSession};
@@ -59,7 +59,7 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     const DELETE_THEIR_RELATIONS: Option<(&'static str, &'static str)> = None;
 
     /// What an error means.
-    fn fault(error: &sqlx::Error) -> Fault;
+    fn fault(error: &sqlx::Error) -> SqlFault;
 
     /// Maps a driver error to what it means for the caller.
     fn classify(error: sqlx::Error) -> StoreError {

@@ -115,7 +115,7 @@ impl fmt::Display for Malformed {
 
 /// What an error of a database means, by what resolves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum SqlFault {
     /// Another transaction holds a lock: the same transaction may succeed a moment later.
     Busy,
     /// The server is read-only: new connections may lead to its primary.
@@ -140,7 +140,7 @@ pub(crate) enum Fault {
     Unknown,
 }
 
-impl Fault {
+impl SqlFault {
     /// The meaning of an error that the database did not report itself.
     pub(crate) fn of_driver(error: &sqlx::Error) -> Self {
         match error {
@@ -153,7 +153,7 @@ impl Fault {
 /// An error of the database, in words that say what to do.
 #[derive(Debug)]
 pub(crate) struct DatabaseError {
-    fault: Fault,
+    fault: SqlFault,
     what: String,
     source: Option<sqlx::Error>,
 }
@@ -172,32 +172,34 @@ impl Error for DatabaseError {
 
 impl StoreError {
     /// Returns [`StoreError::Unavailable`] with these words and this source.
-    pub(crate) fn of_fault(fault: Fault, what: impl Into<String>, source: Option<sqlx::Error>) -> Self {
+    pub(crate) fn of_fault(fault: SqlFault, what: impl Into<String>, source: Option<sqlx::Error>) -> Self {
         Self::unavailable(DatabaseError { fault, what: what.into(), source })
     }
 
     /// The error of a database of this name, with its meaning.
-    pub(crate) fn of(name: &str, fault: Fault, error: sqlx::Error) -> Self {
+    pub(crate) fn of(name: &str, fault: SqlFault, error: sqlx::Error) -> Self {
         let what = match fault {
-            Fault::Row => return Self::refused("a row", error),
-            Fault::Schema => {
+            SqlFault::Row => return Self::refused("a row", error),
+            SqlFault::Schema => {
                 return Self::Unfit(format!(
                     "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that \
                      does not help, give it an empty database, and kubesvc makes its accounts anew from the objects"
                 ));
             }
-            Fault::Busy => format!("a conflict with another {name} transaction"),
-            Fault::ReadOnly => format!("this {name} server is read-only: it is not the primary"),
-            Fault::DiskFull => format!("the disk of {name} is full: make room"),
-            Fault::TooManyConnections => format!("{name} takes no more connections: raise max_connections"),
-            Fault::Denied => format!("{name} denies the user a privilege: grant it"),
-            Fault::TooSlow => format!("{name} took too long for a statement"),
-            Fault::NoConnection if matches!(error, sqlx::Error::PoolTimedOut) => format!(
+            SqlFault::Busy => format!("a conflict with another {name} transaction"),
+            SqlFault::ReadOnly => format!("this {name} server is read-only: it is not the primary"),
+            SqlFault::DiskFull => format!("the disk of {name} is full: make room"),
+            SqlFault::TooManyConnections => {
+                format!("{name} takes no more connections: raise max_connections")
+            }
+            SqlFault::Denied => format!("{name} denies the user a privilege: grant it"),
+            SqlFault::TooSlow => format!("{name} took too long for a statement"),
+            SqlFault::NoConnection if matches!(error, sqlx::Error::PoolTimedOut) => format!(
                 "{name} provided no connection in time: it is down, hangs, or has reached max_connections"
             ),
-            Fault::NoConnection => format!("no connection to {name}"),
-            Fault::Other(what) => what.to_owned(),
-            Fault::Unknown => format!("{name} cannot be used"),
+            SqlFault::NoConnection => format!("no connection to {name}"),
+            SqlFault::Other(what) => what.to_owned(),
+            SqlFault::Unknown => format!("{name} cannot be used"),
         };
         Self::of_fault(fault, what, Some(error))
     }
@@ -210,7 +212,7 @@ impl StoreError {
         }
     }
 
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<SqlFault> {
         let Self::Unavailable(source) = self else { return None };
         source.downcast_ref::<DatabaseError>().map(|error| error.fault)
     }
@@ -218,12 +220,12 @@ impl StoreError {
 
 /// Whether the same transaction may succeed a moment later.
 pub(crate) fn is_busy(error: &StoreError) -> bool {
-    error.fault() == Some(Fault::Busy)
+    error.fault() == Some(SqlFault::Busy)
 }
 
 /// Whether all connections should be replaced.
 pub(crate) fn is_wrong_server(error: &StoreError) -> bool {
-    error.fault() == Some(Fault::ReadOnly)
+    error.fault() == Some(SqlFault::ReadOnly)
 }
 
 /// Whether the connection that returned this error may be in a state unknown to its driver.

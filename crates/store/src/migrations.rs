@@ -10,7 +10,7 @@ use super::cache::OBJECTS;
 use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
 use super::dialect::Dialect;
-use super::error::Fault;
+use super::error::SqlFault;
 use super::operations::rows::{HISTORY, OPEN};
 use super::sql::ConnectionOf;
 use super::sql::columns::FromColumns;
@@ -297,7 +297,7 @@ async fn move_foreign_tables<D: Dialect>(
 /// to be run again.
 pub(super) fn in_progress(source: Option<sqlx::Error>) -> StoreError {
     let what = "another process migrates the schema (table kubesvc_schema_migrations); waiting for it";
-    StoreError::of_fault(Fault::Busy, what, source)
+    StoreError::of_fault(SqlFault::Busy, what, source)
 }
 
 fn failed(database: &str, error: MigrateError, at_start: impl Fn(sqlx::Error) -> StoreError) -> StoreError {

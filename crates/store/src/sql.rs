@@ -12,7 +12,7 @@ use futures::TryStreamExt as _;
 use sqlx::{Connection as _, Database};
 
 use super::dialect::Dialect;
-use super::error::{self, Fault};
+use super::error::{self, SqlFault};
 use super::{Store, StoreError};
 use columns::FromColumns;
 use driver::Driver as _;
@@ -250,5 +250,5 @@ pub(crate) async fn started(work: impl Future<Output = Result<(), StoreError>>) 
 }
 
 fn hangs() -> StoreError {
-    StoreError::of_fault(Fault::TooSlow, "the database does not answer in time", None)
+    StoreError::of_fault(SqlFault::TooSlow, "the database does not answer in time", None)
 }

@@ -9,7 +9,7 @@ use sqlx::mysql::{MySql as Db, MySqlDatabaseError, MySqlQueryResult};
 use super::MySql;
 use crate::accounts;
 use crate::dialect::Dialect;
-use crate::error::{self, Fault, ServerErrors, StartFault};
+use crate::error::{self, ServerErrors, SqlFault, StartFault};
 use crate::migrations;
 use crate::sql::columns::weight;
 use crate::sql::driver::Value;
@@ -52,20 +52,20 @@ impl Dialect for MySql {
     ));
     const INSERT_LEADER: &'static str = "INSERT IGNORE INTO kubesvc_locks (name) VALUES ('leader')";
 
-    fn fault(error: &sqlx::Error) -> Fault {
+    fn fault(error: &sqlx::Error) -> SqlFault {
         match error_number(error) {
-            None => Fault::of_driver(error),
-            Some(1213 | 1205 | 1020) => Fault::Busy,
-            Some(1290 | 1792 | 1836) => Fault::ReadOnly,
-            Some(1021 | 1041 | 1114) => Fault::DiskFull,
-            Some(1040 | 1203) => Fault::TooManyConnections,
-            Some(1044 | 1045 | 1142 | 1143 | 1227) => Fault::Denied,
-            Some(1317 | 1969 | 3024) => Fault::TooSlow,
+            None => SqlFault::of_driver(error),
+            Some(1213 | 1205 | 1020) => SqlFault::Busy,
+            Some(1290 | 1792 | 1836) => SqlFault::ReadOnly,
+            Some(1021 | 1041 | 1114) => SqlFault::DiskFull,
+            Some(1040 | 1203) => SqlFault::TooManyConnections,
+            Some(1044 | 1045 | 1142 | 1143 | 1227) => SqlFault::Denied,
+            Some(1317 | 1969 | 3024) => SqlFault::TooSlow,
             Some(
                 1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988,
-            ) => Fault::Row,
-            Some(1054 | 1146 | 1305 | 1049 | 1064) => Fault::Schema,
-            Some(_) => Fault::Unknown,
+            ) => SqlFault::Row,
+            Some(1054 | 1146 | 1305 | 1049 | 1064) => SqlFault::Schema,
+            Some(_) => SqlFault::Unknown,
         }
     }
 

@@ -11,7 +11,7 @@ use sqlx::postgres::{PgArguments, PgQueryResult, Postgres as Db};
 use super::Postgres;
 use crate::StoreError;
 use crate::dialect::Dialect;
-use crate::error::{Fault, ServerErrors, StartFault};
+use crate::error::{ServerErrors, SqlFault, StartFault};
 use crate::sql::SqlSession;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, ColumnType, SqlTable, Statement};
@@ -69,22 +69,22 @@ impl Dialect for Postgres {
     const ROW_LOCK: Option<&'static str> = Some("FOR NO KEY UPDATE");
     const END_IS_ONE_STATEMENT: bool = true;
 
-    fn fault(error: &sqlx::Error) -> Fault {
-        let Some(code) = error_code(error) else { return Fault::of_driver(error) };
+    fn fault(error: &sqlx::Error) -> SqlFault {
+        let Some(code) = error_code(error) else { return SqlFault::of_driver(error) };
         match code.as_str() {
-            "40001" | "40P01" | "55P03" => Fault::Busy,
-            "25006" => Fault::ReadOnly,
-            "53100" => Fault::DiskFull,
-            "53300" => Fault::TooManyConnections,
-            "57014" => Fault::TooSlow,
-            "42501" => Fault::Denied,
-            "26000" => Fault::Other(
+            "40001" | "40P01" | "55P03" => SqlFault::Busy,
+            "25006" => SqlFault::ReadOnly,
+            "53100" => SqlFault::DiskFull,
+            "53300" => SqlFault::TooManyConnections,
+            "57014" => SqlFault::TooSlow,
+            "42501" => SqlFault::Denied,
+            "26000" => SqlFault::Other(
                 "PostgreSQL does not know a prepared statement: a connection pooler must use session mode",
             ),
             code => match code.get(..2) {
-                Some("22" | "23" | "54") => Fault::Row,
-                Some("42") => Fault::Schema,
-                _ => Fault::Unknown,
+                Some("22" | "23" | "54") => SqlFault::Row,
+                Some("42") => SqlFault::Schema,
+                _ => SqlFault::Unknown,
             },
         }
     }

@@ -11,7 +11,7 @@ use super::{Sqlite, file};
 use crate::StoreError;
 use crate::accounts::ReplacedRows;
 use crate::dialect::Dialect;
-use crate::error::Fault;
+use crate::error::SqlFault;
 use crate::sql::SqlSession;
 use crate::sql::driver::Value;
 use crate::sql::statement::{self, SqlTable, Statement, tuples};
@@ -30,31 +30,31 @@ impl Dialect for Sqlite {
     const ROW_LOCK: Option<&'static str> = None;
     const STATEMENT_TIMEOUT: Option<Duration> = None;
 
-    fn fault(error: &sqlx::Error) -> Fault {
+    fn fault(error: &sqlx::Error) -> SqlFault {
         match primary_code(error) {
             None => match error {
-                sqlx::Error::PoolTimedOut => Fault::Other("no connection to the SQLite file in time"),
-                _ => Fault::of_driver(error),
+                sqlx::Error::PoolTimedOut => SqlFault::Other("no connection to the SQLite file in time"),
+                _ => SqlFault::of_driver(error),
             },
-            Some(5 | 6 | 15) => Fault::Busy,
-            Some(13) => Fault::DiskFull,
+            Some(5 | 6 | 15) => SqlFault::Busy,
+            Some(13) => SqlFault::DiskFull,
             Some(3 | 8 | 23) => {
-                Fault::Other("the SQLite file is not writable: grant kubesvc write access to it")
+                SqlFault::Other("the SQLite file is not writable: grant kubesvc write access to it")
             }
-            Some(10) => Fault::Other("the disk of the SQLite file reports I/O errors"),
-            Some(14) => Fault::Other(
+            Some(10) => SqlFault::Other("the disk of the SQLite file reports I/O errors"),
+            Some(14) => SqlFault::Other(
                 "the SQLite file cannot be opened: it or its folder is missing or not accessible",
             ),
-            Some(4 | 7 | 9) => Fault::Other("SQLite was interrupted or is out of memory"),
-            Some(12 | 18 | 19 | 20) => Fault::Row,
-            Some(_) => Fault::Schema,
+            Some(4 | 7 | 9) => SqlFault::Other("SQLite was interrupted or is out of memory"),
+            Some(12 | 18 | 19 | 20) => SqlFault::Row,
+            Some(_) => SqlFault::Schema,
         }
     }
 
     fn classify(error: sqlx::Error) -> StoreError {
         let fault = Self::fault(&error);
         match primary_code(&error) {
-            _ if fault == Fault::Busy => {
+            _ if fault == SqlFault::Busy => {
                 StoreError::of_fault(fault, "another connection has the SQLite file locked", Some(error))
             }
             Some(11 | 26) => StoreError::Unfit(format!(
