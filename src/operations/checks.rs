@@ -74,7 +74,8 @@ pub(super) struct OperationIdentity {
     /// The name alone is not enough: an account that was deleted may be made anew for another cluster.
     pub(super) account_uid: String,
     pub(super) verb: &'static str,
-    content: Vec<u8>,
+    /// SHA-256 of what it does: it is known for minutes after the operation has ended, and a manifest has up to 4 MiB.
+    content: [u8; 32],
     pub(super) dry_run: bool,
 }
 
@@ -84,16 +85,19 @@ impl OperationIdentity {
             account: operation.account().name.clone(),
             account_uid: account_uid.to_owned(),
             verb: operation.kind().name,
-            content: content(operation),
+            content: Sha256::new()
+                .chain_update(b"kubesvc content\0")
+                .chain_update(content(operation))
+                .finalize()
+                .into(),
             dry_run,
         }
     }
 
     /// A digest of what it does.
     pub(super) fn digest(&self) -> ContentDigest {
-        let digest = Sha256::new().chain_update(b"kubesvc content\0").chain_update(&self.content).finalize();
         let mut bytes = [0; CONTENT_DIGEST_BYTES];
-        bytes.copy_from_slice(&digest[..CONTENT_DIGEST_BYTES]);
+        bytes.copy_from_slice(&self.content[..CONTENT_DIGEST_BYTES]);
         ContentDigest(bytes)
     }
 }
@@ -171,6 +175,18 @@ mod tests {
 
     const TARGET: &str = "target { group: \"apps\" kind: \"Deployment\" namespace: \"n\" name: \"web\" }";
     const MANIFEST: &str = "{\\\"apiVersion\\\": \\\"v1\\\", \\\"kind\\\": \\\"ConfigMap\\\", \\\"metadata\\\": {\\\"name\\\": \\\"c\\\"}}";
+
+    #[test]
+    fn what_is_known_of_an_operation_is_small_whatever_its_manifest() {
+        let data = "x".repeat(1 << 20);
+        let object = serde_json::json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"large": data},
+        });
+        let deploy = operation(&format!("deploy {{ manifest {{ data: {:?} }} }}", object.to_string()));
+        let identity = OperationIdentity::of(&deploy, "uid", false);
+        assert!(format!("{identity:?}").len() < 1000, "its manifest is not in it");
+        assert_eq!(identity, OperationIdentity::of(&deploy, "uid", false));
+    }
 
     #[test]
     fn each_verb_needs_its_rights() {
