@@ -201,7 +201,7 @@ async fn answer(tls: TlsAcceptor, stream: TcpStream, connection: Arc<PortConnect
     }
 }
 
-/// Large heads of callers who are not known, on one connection. The decoder of HTTP/2 keeps up to 124 short headers for later
+/// Large heads of callers who are not known, on one connection, but for those that HTTP/2 itself refuses. The decoder of HTTP/2 keeps up to 124 short headers for later
 /// heads, each in the memory of the head that it came with, unless the caller obeys a table of size 0.
 #[derive(Clone, Debug, Default)]
 struct StrangersHeads(Arc<AtomicUsize>);

@@ -31,7 +31,7 @@ use kubesvc_core::operations::{
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
-use kubesvc_store::OperationChange;
+use kubesvc_store::{OperationChange, StoreError};
 
 /// Maximum number of lists of kinds that are read before a program begins.
 const MAX_KIND_READS: usize = 8;
@@ -308,7 +308,10 @@ impl Operations {
         loop {
             is_asked.notified().await;
             sleep(AGENT_ROW_DELAY).await;
-            while self.rows.commit(OperationChange::Sent(Box::new(job.open_row()))).await.is_err() {
+            // A row that is not there any more stays so.
+            while let Err(error) = self.rows.commit(OperationChange::Sent(Box::new(job.open_row()))).await
+                && !matches!(error, StoreError::Refused { .. })
+            {
                 sleep(AGENT_ROW_DELAY).await;
             }
         }

@@ -21,7 +21,7 @@ use super::records::{self, Beginning};
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
-use crate::access::{AccountAccess, AccountResource, Caller, Principal};
+use crate::access::{AccountAccess, AccountResource, Caller, Principal, Via};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
@@ -145,23 +145,35 @@ impl Operations {
         };
         let OperationCall { operation, caller, dry_run, wait, held, .. } = call;
         let (bytes, uid) = (operation.document_bytes(), account.uid().to_owned());
-        let memory = self.documents.hold(&caller.principal.name, bytes).await;
-        let memory = memory.map_err(|NoRoom| OperationRefusal::Unavailable(NO_ROOM_FOR_DOCUMENT))?;
-        let held = Box::new((held, memory));
+        // A repeated call follows the first one, whose document is the one that is kept.
+        let held: Box<dyn Any + Send + Sync> = if self.known.get(&id).is_some() {
+            held
+        } else {
+            // All who need no login have one name.
+            let is_anybody = caller.principal.via == Via::Nobody;
+            let holder = if is_anybody { account.uid() } else { &caller.principal.name };
+            let memory = self.documents.hold(holder, bytes).await;
+            Box::new((held, memory.map_err(|NoRoom| OperationRefusal::Unavailable(NO_ROOM_FOR_DOCUMENT))?))
+        };
         let reading = self.documents.run(&caller.principal.name, bytes, move || {
             let operation = operation.read()?;
             let identity = OperationIdentity::of(&operation, &uid, dry_run);
             Ok((operation, identity))
         });
         let (operation, identity) = reading.await.map_err(OperationRefusal::Document)?;
-        let call = ReadCall { operation, caller, dry_run, held };
         let found = match self.known.get(&id) {
-            Some(known) => self.follow_known(&id, &identity, &known).await?,
-            None => match self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await {
-                // What was begun has its answer, however much has changed since.
-                Err(refusal) if is_callers_id => self.stored(&id, &identity).await?.ok_or(refusal)?,
-                begun => begun?,
-            },
+            Some(known) => {
+                drop((operation, held));
+                self.follow_known(&id, &identity, &known).await?
+            }
+            None => {
+                let call = ReadCall { operation, caller, dry_run, held };
+                match self.begin(call, id.clone(), identity.clone(), &account, is_callers_id).await {
+                    // What was begun has its answer, however much has changed since.
+                    Err(refusal) if is_callers_id => self.stored(&id, &identity).await?.ok_or(refusal)?,
+                    begun => begun?,
+                }
+            }
         };
         let until = wait.map(|wait| Instant::now() + wait);
         let ended = self.follow(&id, &identity, found, until).await?;

@@ -335,7 +335,7 @@ fn result(body: Value) -> Result<SettledByHand, RestError> {
 fn operation(body: Value) -> Result<UnreadOperation, RestError> {
     let read = match field(body, "operation")? {
         Value::String(text) => UnreadOperation::from_text(&text),
-        json @ Value::Object(_) => UnreadOperation::from_json(&json),
+        json @ Value::Object(_) => UnreadOperation::from_json(json),
         _ => {
             return Err(RestError::bad_request(
                 "operation must be a text in protobuf's text format, or an object",

@@ -286,11 +286,14 @@ impl<D: Dialect> Transaction<D> for WriteOperations<'_> {
     type Answer = Vec<OperationRecord>;
 
     fn commits_each_statement(&self, dialect: &D) -> bool {
-        let inserts = [&self.begun, &self.open]
-            .map(|open| dialect.pieces(open, |open| rows::weight(&open.record)).len());
+        // What reads back whether an id was free: an insert without that answer must not stay.
+        if !self.begun.is_empty() {
+            return false;
+        }
+        let inserts = dialect.pieces(&self.open, |open| rows::weight(&open.record)).len();
         let of_each_end = if D::END_IS_ONE_STATEMENT { 1 } else { 2 };
         let of_ends = of_each_end * dialect.pieces(&self.ends, |end| rows::weight(end)).len();
-        inserts.iter().sum::<usize>() + self.sent.len() + of_ends == 1
+        inserts + self.sent.len() + of_ends == 1
     }
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Vec<OperationRecord>, StoreError> {

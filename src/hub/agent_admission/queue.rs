@@ -24,7 +24,7 @@ const MAX_WAITING: usize = 1024;
 /// Minimum delay given to an agent.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Time by which an agent may be late before it is not expected any more.
-const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(5);
+const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(10);
 /// Maximum number of unapproved agents waiting here.
 const MAX_UNAPPROVED_WAITING: usize = 64;
 /// Delay given to an unapproved agent that is refused.

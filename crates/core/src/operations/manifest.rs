@@ -285,13 +285,14 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
 /// Whether the annotation that holds the object, with its others, is larger than the API server takes. To find out after the
 /// object was deleted for its successor would be too late.
 pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
-    let others = object["metadata"]["annotations"].as_object().into_iter().flatten();
-    let others = others.filter(|(key, _)| *key != LAST_APPLIED);
-    let bytes: usize = others.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
-    // What the object's own copy of that annotation takes is not in the new one.
-    let own =
-        annotation(object, LAST_APPLIED).map_or(0, |own| go_json(&own.into()).len() + LAST_APPLIED.len() + 4);
-    bytes + LAST_APPLIED.len() + go_json(object).len().saturating_sub(own) > MAX_ANNOTATIONS_BYTES
+    // Its annotations are in that text too.
+    if 2 * go_json(object).len() < MAX_ANNOTATIONS_BYTES {
+        return false;
+    }
+    let annotated = with_last_applied(object.clone());
+    let annotations = annotated["metadata"]["annotations"].as_object().into_iter().flatten();
+    let bytes = annotations.filter_map(|(key, value)| Some(key.len() + value.as_str()?.len()));
+    bytes.sum::<usize>() > MAX_ANNOTATIONS_BYTES
 }
 
 /// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.

@@ -355,7 +355,7 @@ fn check_verb(verb: &Verb) -> Result<(), InvalidOperation> {
 }
 
 /// The text of a verb's manifest or patch.
-fn text_of(verb: &mut Verb) -> Option<&mut String> {
+pub(super) fn text_of(verb: &mut Verb) -> Option<&mut String> {
     match verb {
         Verb::Deploy(verb) => Some(&mut verb.manifest.get_or_insert_default().data),
         Verb::Patch(verb) => Some(&mut verb.body.get_or_insert_default().data),

@@ -3,13 +3,17 @@
 //! Both are read by the descriptors of `proto/operations.proto`, so that a field that is unknown, set twice or of another
 //! type is an error that names it.
 
+use std::mem;
 use std::sync::LazyLock;
 
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use serde_json::Value;
 
-use super::operation::{InvalidOperation, Operation, SettledByHand, UnreadOperation};
+use super::operation::{InvalidOperation, Operation, SettledByHand, UnreadOperation, text_of};
 use crate::wire::operations as wire;
+
+/// Where an operation in JSON has the text of its manifest or patch.
+const DOCUMENTS: [&str; 2] = ["/deploy/manifest/data", "/patch/body/data"];
 
 /// Why a text is no operation.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +53,7 @@ pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
 
 /// Reads an operation in JSON, with names in camelCase or as the proto spells them.
 pub fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
-    Ok(UnreadOperation::from_json(json)?.read()?)
+    Ok(UnreadOperation::from_json(json.clone())?.read()?)
 }
 
 impl UnreadOperation {
@@ -66,12 +70,22 @@ impl UnreadOperation {
     ///
     /// # Errors
     /// It is no operation.
-    pub fn from_json(json: &Value) -> Result<Self, ParseError> {
+    pub fn from_json(mut json: Value) -> Result<Self, ParseError> {
         const MESSAGE: &str = "Operation";
+        // A manifest or patch, which may have 4 MiB, is moved past the reader, which would copy it several times.
+        let document = DOCUMENTS.iter().find_map(|document| match json.pointer_mut(document) {
+            Some(Value::String(text)) => Some(mem::take(text)),
+            _ => None,
+        });
         let failed = |why: String| ParseError::Json { message: MESSAGE, why: without_values(&why) };
         let read =
-            DynamicMessage::deserialize(descriptor(MESSAGE), json).map_err(|e| failed(e.to_string()))?;
-        let message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
+            DynamicMessage::deserialize(descriptor(MESSAGE), &json).map_err(|e| failed(e.to_string()))?;
+        let mut message: wire::Operation = read.transcode_to().map_err(|e| failed(e.to_string()))?;
+        if let (Some(document), Some(verb)) = (document, &mut message.verb)
+            && let Some(text) = text_of(verb)
+        {
+            *text = document;
+        }
         Ok(Self::check(message)?)
     }
 }

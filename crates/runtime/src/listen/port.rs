@@ -28,6 +28,9 @@ use crate::shutdown::spawn_named;
 /// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Maximum time for the running requests of a connection that is ended for its caller's sake.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Limits of one port.
 #[derive(Clone, Debug)]
 pub struct PortLimits {
@@ -201,12 +204,13 @@ impl PortConnection {
         settled.map_err(|refusal| self.port.refused(self.peer, refusal)).is_ok()
     }
 
-    /// Lets the connection end once its running requests are answered.
+    /// Lets the connection end once its running requests are answered, within 10 s.
     pub fn end_gracefully(&self) {
         self.ending.cancel();
     }
 
-    /// Serves requests until the connection ends. When the port stops, it ends once its running requests are answered.
+    /// Serves requests until the connection ends. When the port stops, it ends once its running requests are answered, for which
+    /// the port has a limit.
     pub fn serve<'c, C>(&'c self, connection: C) -> BoxFuture<'c, ()>
     where
         C: GracefulConnection<Error: Display + Send> + Send + 'c,
@@ -217,7 +221,11 @@ impl PortConnection {
                 ended = connection.as_mut() => ended,
                 () = self.ending.cancelled() => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    // A caller that does not acknowledge the end could go on with further requests.
+                    match timeout(ENDING_TIMEOUT, connection).await {
+                        Ok(ended) => ended,
+                        Err(_) => return,
+                    }
                 }
             };
             if let Err(error) = ended {

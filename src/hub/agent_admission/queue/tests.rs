@@ -97,7 +97,7 @@ fn each_agent_is_told_a_time_of_its_own_and_counts_until_a_little_after_it() {
     assert_eq!(told, [4, 5, 6].map(|second| AdmissionDecision::Later(Duration::from_secs(second))));
     assert_eq!(queue.backlog(Duration::ZERO), 4 + 3);
     queue.waiting = 0;
-    let backlog = [3, 6, 10, 11].map(|second| queue.backlog(Duration::from_secs(second)));
+    let backlog = [3, 6, 15, 16].map(|second| queue.backlog(Duration::from_secs(second)));
     assert_eq!(backlog, [3, 1, 1, 0]);
 }
 

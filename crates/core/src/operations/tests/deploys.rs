@@ -69,7 +69,11 @@ fn a_manifest_too_large_for_its_annotation_is_refused_before_anything_is_sent() 
         manifest["spec"]["filler"] = json!("x".repeat(bytes));
         manifest
     };
-    let (fits, is_too_large) = (manifest(255_000), manifest(261_500));
+    // The largest that fits, to the byte: text with a line feed, name of its annotation, and the other one.
+    let bytes =
+        |filler: usize| manifest(filler).to_string().len() + 1 + LAST_APPLIED.len() + "note".len() + 1000;
+    let filler = 262_144 - bytes(0);
+    let (fits, is_too_large) = (manifest(filler), manifest(filler + 1));
     for more in ["", "mode: APPLY", "mode: RECREATE"] {
         let refused = Run::new(&deploy(&is_too_large, more));
         assert_eq!(refused.end().0, 422, "{more}");
