@@ -99,9 +99,9 @@ fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
 /// The documents of a text in JSON; `None` if it is no JSON, and may be YAML.
 fn json_documents(data: &str) -> Result<Option<Vec<Value>>, ManifestError> {
     let mut documents = Vec::new();
-    for document in serde_json::Deserializer::from_str(data).into_iter::<Document>() {
+    for document in serde_json::Deserializer::from_str(data).into_iter::<StrictDocument>() {
         match document {
-            Ok(Document(document)) => documents.push(document),
+            Ok(StrictDocument(document)) => documents.push(document),
             Err(error) if error.is_data() => {
                 let why = error.to_string();
                 let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(why, _)| why).to_owned();
@@ -127,9 +127,9 @@ fn yaml_documents(data: &str) -> Result<Vec<Value>, ManifestError> {
         legacy_octal_numbers: true,
         with_snippet: false,
     };
-    let documents = serde_saphyr::from_multiple_with_options::<Document>(data, options);
+    let documents = serde_saphyr::from_multiple_with_options::<StrictDocument>(data, options);
     let documents = documents.map_err(|error| of_yaml_error(&error))?;
-    Ok(documents.into_iter().map(|Document(document)| document).collect())
+    Ok(documents.into_iter().map(|StrictDocument(document)| document).collect())
 }
 
 fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
@@ -160,9 +160,9 @@ fn keys(value: &Value) -> usize {
 }
 
 /// A document none of whose mappings has a key twice. Deliberately stricter than kubectl, which takes the last one.
-struct Document(Value);
+struct StrictDocument(Value);
 
-impl<'de> Deserialize<'de> for Document {
+impl<'de> Deserialize<'de> for StrictDocument {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         UniqueKeys { values: &Cell::new(usize::MAX), depth: usize::MAX }.deserialize(from).map(Self)
     }
