@@ -130,14 +130,15 @@ impl Gateway {
         mut request: Request<Incoming>,
         from: Arc<ConnectionInfo>,
     ) -> Response<Body> {
-        if request.version() == Version::HTTP_2 {
+        let bytes = head_bytes(request.uri(), request.headers());
+        let held = self.hold_head(bytes, &from);
+        if held.is_ok() && request.version() == Version::HTTP_2 {
             compact(&mut request);
         }
-        let bytes = head_bytes(request.uri(), request.headers());
         let request_id = ulid::Ulid::generate().to_string();
         let (headers, method) = (request.headers().clone(), request.method().clone());
         let call = Call { request_id, headers, method, address: Some(from.address) };
-        let answered = match self.hold_head(bytes, &from) {
+        let answered = match held {
             Ok(head) => self.route(request, &call, &from, head).await,
             Err(refusal) => {
                 self.refused_stranger(&call, &refusal);

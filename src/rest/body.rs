@@ -61,8 +61,8 @@ pub(super) async fn read(
     media: MediaTypes,
 ) -> Result<ParsedBody, RestError> {
     let caller = received.caller;
-    let (bytes, _room) = bytes(state, received, media).await?;
-    parse(state, caller, &bytes).await
+    let (bytes, room) = bytes(state, received, media).await?;
+    parse(state, caller, &bytes, room).await
 }
 
 /// Reads a body and parses it as JSON. An empty body is `None`.
@@ -71,21 +71,22 @@ pub(super) async fn read_optional(
     received: PendingBody,
 ) -> Result<Option<ParsedBody>, RestError> {
     let caller = received.caller;
-    let (bytes, _room) = bytes(state, received, MediaTypes::Unsaid).await?;
+    let (bytes, room) = bytes(state, received, MediaTypes::Unsaid).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
-    parse(state, caller, &bytes).await.map(Some)
+    parse(state, caller, &bytes, room).await.map(Some)
 }
 
 async fn parse(
     state: &RestState,
     caller: Option<ClientAddress>,
     bytes: &[u8],
+    room: BodyPermit,
 ) -> Result<ParsedBody, RestError> {
     let held = state.limits.values(caller, json::memory_bound(bytes), Instant::now() + PARSE_TIMEOUT).await?;
     let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
-    Ok((value, held))
+    Ok((value, held.with(room)))
 }
 
 async fn bytes(

@@ -27,9 +27,17 @@ pub(super) struct RestLimits {
     heads: Arc<UnknownHeads>,
 }
 
-/// Memory of a parsed body, released on drop.
+/// Memory of a parsed body, and of its text, whose large parts go on in it; released on drop.
 #[derive(Debug, Default)]
-pub(super) struct MemoryPermit(#[expect(dead_code, reason = "it is held")] Option<BodyPermit>);
+pub(super) struct MemoryPermit(Vec<BodyPermit>);
+
+impl MemoryPermit {
+    /// Holds the memory of the text too.
+    pub(super) fn with(mut self, text: BodyPermit) -> Self {
+        self.0.push(text);
+        self
+    }
+}
 
 impl RestLimits {
     /// Creates limits that fit bodies of up to `max_body_bytes`.
@@ -61,7 +69,7 @@ impl RestLimits {
     ) -> Result<MemoryPermit, RestError> {
         let mut permit = self.values.permit(caller);
         permit.grow_until(bytes, until).await.map_err(|_| busy())?;
-        Ok(MemoryPermit(Some(permit)))
+        Ok(MemoryPermit(vec![permit]))
     }
 
     /// Waits for a write slot.
