@@ -285,11 +285,14 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
 /// Whether the annotation that holds the object, with its others, is larger than the API server takes. To find out after the
 /// object was deleted for its successor would be too late.
 pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
-    // That text has its annotations too, and is a part of the annotation unless that is there already.
+    // That text has the annotations too.
     let bytes = go_json(object).len();
-    let is_applied = annotation(object, LAST_APPLIED).is_some();
-    if 2 * bytes < MAX_ANNOTATIONS_BYTES || (!is_applied && bytes > MAX_ANNOTATIONS_BYTES) {
-        return bytes > MAX_ANNOTATIONS_BYTES;
+    if 2 * bytes < MAX_ANNOTATIONS_BYTES {
+        return false;
+    }
+    // The annotation has all of that text, unless the object has the annotation already.
+    if bytes > MAX_ANNOTATIONS_BYTES && annotation(object, LAST_APPLIED).is_none() {
+        return true;
     }
     let annotated = with_last_applied(object.clone());
     let annotations = annotated["metadata"]["annotations"].as_object().into_iter().flatten();
