@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::account_table::Attempt;
+use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::AccountResult;
 
 mod caching_supervisor;
@@ -53,6 +54,8 @@ struct AccountRuntime {
     works: Vec<(Attempt, CancellationToken)>,
     /// Reports to send once the stopped work has ended, in this order.
     reports: Vec<AccountResult>,
+    /// The account as it was held, if it is held no longer: a hello names it until the stopped work has ended.
+    stopped: Option<AccountRef>,
 }
 
 impl AccountRuntime {
@@ -112,19 +115,31 @@ impl<T: Send + 'static> AccountRuntimes<T> {
         self.stop_where(uid, |running| running == attempt);
     }
 
-    /// Stops everything that runs for an account, except the attempt to keep.
-    pub(super) fn stop(&mut self, uid: &str, keep: Option<Attempt>) {
-        self.stop_where(uid, |running| Some(running) != keep);
+    /// Stops everything that runs for an account, except the attempt to keep. `others` ends when what else was stopped
+    /// for it has ended; that is awaited for [`STOP_TIMEOUT`] at most.
+    pub(super) fn stop(
+        &mut self,
+        account: AccountRef,
+        keep: Option<Attempt>,
+        others: Option<impl Future<Output = ()> + Send + 'static>,
+    ) {
+        self.stop_where(&account.uid, |running| Some(running) != keep);
+        if let Some(others) = others {
+            self.start(account.uid.clone(), Attempt::NONE, |_| async move {
+                others.await;
+                None
+            });
+            self.cancel(&account.uid, Attempt::NONE);
+        }
+        if let Some(runtime) = self.accounts.get_mut(&account.uid).filter(|runtime| runtime.is_stopping()) {
+            runtime.stopped = Some(account);
+        }
     }
 
-    /// Holds the reports of an account back until something else that was stopped for it has ended too; for
-    /// [`STOP_TIMEOUT`] at most.
-    pub(super) fn await_end(&mut self, uid: &str, ended: impl Future<Output = ()> + Send + 'static) {
-        self.start(uid.to_owned(), Attempt::NONE, |_| async move {
-            ended.await;
-            None
-        });
-        self.cancel(uid, Attempt::NONE);
+    /// The accounts that are held no longer, and for which something still runs.
+    pub(super) fn stopping(&self) -> impl Iterator<Item = &AccountRef> {
+        let stopping = self.accounts.values().filter(|account| account.is_stopping());
+        stopping.filter_map(|account| account.stopped.as_ref())
     }
 
     fn stop_where(&mut self, uid: &str, is_meant: impl Fn(Attempt) -> bool) {
@@ -202,7 +217,11 @@ impl<T: Send + 'static> AccountRuntimes<T> {
             // Work has no result only if it was stopped.
             Some(None) | None => WorkEnd::Panicked,
         };
-        let reports = if account.is_stopping() { Vec::new() } else { std::mem::take(&mut account.reports) };
+        let has_stopped = !account.is_stopping();
+        let reports = if has_stopped { std::mem::take(&mut account.reports) } else { Vec::new() };
+        if let Some(stopped) = account.stopped.take_if(|_| has_stopped) {
+            tracing::info!(account = %stopped.name, uid = %stopped.uid, epoch = stopped.epoch, "nothing runs for the account any more");
+        }
         if account.works.is_empty() {
             entry.remove();
         }

@@ -82,8 +82,8 @@ pub enum Effect {
     },
     /// Stop everything that runs for an account that is no longer held; its end need not be reported.
     Stop {
-        /// Uid of the account.
-        uid: String,
+        /// The account, under the epoch at which it was held or starting.
+        account: AccountRef,
         /// An attempt to start it anew, which goes on.
         keep: Option<Attempt>,
     },
@@ -217,10 +217,13 @@ impl Account {
         self.held.is_none() && self.starting.is_none()
     }
 
-    fn name(&self) -> Option<&str> {
+    fn account(&self) -> Option<&AccountRef> {
         let held = self.held.as_ref().map(|held| &held.account);
-        let starting = self.starting.as_ref().map(|starting| &starting.account);
-        held.or(starting).map(|account| account.name.as_str())
+        held.or_else(|| self.starting.as_ref().map(|starting| &starting.account))
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.account().map(|account| account.name.as_str())
     }
 
     fn cancel(&mut self, effects: &mut Vec<Effect>) {
@@ -270,9 +273,10 @@ impl AccountTable {
             known.cached = None;
             self.held_count -= 1;
         }
-        if held.is_some() || starting.is_some() {
+        let stopped = held.map(|held| held.account).or(starting.map(|starting| starting.account));
+        if let Some(account) = stopped {
             let keep = known.starting.as_ref().map(|starting| starting.attempt);
-            effects.push(Effect::Stop { uid: account.uid.clone(), keep });
+            effects.push(Effect::Stop { account, keep });
         }
         if known.starting.is_none() {
             self.by_uid.remove(&account.uid);
@@ -375,7 +379,7 @@ impl AccountTable {
                 self.failed.insert(account.name.clone(), failure.clone());
             }
         }
-        let stop = Effect::Stop { uid: uid.to_owned(), keep };
+        let stop = Effect::Stop { account: account.clone(), keep };
         let lost = Lost { account: Some(account), failure: Some(failure) };
         vec![stop, Effect::Lost(Box::new(lost))]
     }
@@ -477,11 +481,10 @@ impl AccountTable {
         let renamed = self.by_uid.get(&account.uid).and_then(Account::name) != Some(&account.name);
         for uid in namesake.into_iter().chain(renamed.then(|| account.uid.clone())) {
             let Some(known) = self.by_uid.remove(&uid) else { continue };
-            if let Some(name) = known.name() {
-                self.uid_of_name.remove(name);
-            }
+            let Some(account) = known.account().cloned() else { continue };
+            self.uid_of_name.remove(&account.name);
             self.held_count -= usize::from(known.held.is_some());
-            effects.push(Effect::Stop { uid, keep: None });
+            effects.push(Effect::Stop { account, keep: None });
         }
     }
 

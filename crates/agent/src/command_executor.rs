@@ -278,9 +278,17 @@ impl CommandExecutor {
         slow
     }
 
-    /// The accounts that are held, for a hello.
-    pub fn held(&self) -> Vec<HeldAccount> {
-        self.parts.table.lock().held().collect()
+    /// The accounts that are held, for a hello. One for which something that was stopped still runs counts as held,
+    /// without a cluster that requests could be sent to: its zone is to wait for its end, although the answer to the drop
+    /// went with its stream.
+    pub fn held(&mut self) -> Vec<HeldAccount> {
+        while let Some(ended) = self.runtimes.try_ended() {
+            self.ended(ended);
+        }
+        let table = self.parts.table.lock();
+        let stopping = self.runtimes.stopping().filter(|account| table.held_epoch(&account.uid).is_none());
+        let stopping = stopping.map(|account| HeldAccount { account: Some(account.clone()), ..HeldAccount::default() });
+        table.held().chain(stopping).collect()
     }
 
     /// Number of accounts that are held.
@@ -310,15 +318,14 @@ impl CommandExecutor {
                     self.runtimes.start(account.uid, attempt, |stop| work(stop).instrument(span));
                 }
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
-                Effect::Stop { uid, keep } => {
-                    self.runtimes.stop(&uid, keep);
+                Effect::Stop { account, keep } => {
+                    let uid = &account.uid;
                     let (readers, requests) =
-                        (self.parts.readers.ended(&uid), self.parts.requests.stop(&uid));
-                    if readers.is_some() || requests.is_some() {
-                        self.runtimes.await_end(&uid, async move {
-                            tokio::join!(OptionFuture::from(readers), OptionFuture::from(requests));
-                        });
-                    }
+                        (self.parts.readers.ended(uid), self.parts.requests.stop(uid));
+                    let others = (readers.is_some() || requests.is_some()).then_some(async move {
+                        tokio::join!(OptionFuture::from(readers), OptionFuture::from(requests));
+                    });
+                    self.runtimes.stop(account, keep, others);
                 }
                 Effect::Lost(lost) => {
                     let failure = lost.failure.clone().unwrap_or_default();
@@ -500,72 +507,4 @@ impl ReportQueue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use kubesvc_core::wire::ops::ClusterIdentity;
-
-    fn held(namespaces: usize) -> QueuedReport {
-        let identity = ClusterIdentity {
-            namespaces: (0..namespaces).map(|one| format!("{one:0>60}")).collect(),
-            namespaces_count: u32::try_from(namespaces).expect("few"),
-            ..ClusterIdentity::default()
-        };
-        let outcome = Some(Outcome::Identity(identity));
-        QueuedReport::Result(AccountResult { outcome, ..AccountResult::default() })
-    }
-
-    fn results(frame: Option<Frame>) -> Vec<AccountResult> {
-        match frame {
-            Some(Frame::AccountResults(AccountResults { results })) => results,
-            other => unreachable!("no results: {other:?}"),
-        }
-    }
-
-    fn namespaces(answer: &AccountResult) -> (usize, u32) {
-        match &answer.outcome {
-            Some(Outcome::Identity(identity)) => (identity.namespaces.len(), identity.namespaces_count),
-            _ => (0, 0),
-        }
-    }
-
-    #[test]
-    fn queued_reports_are_bounded_in_bytes_and_keep_the_namespace_count() {
-        let mut answers = ReportQueue::default();
-        (0..100).for_each(|_| answers.push(held(10_000)));
-        assert_eq!(answers.len(), 100);
-        assert!(answers.bytes <= MAX_WAITING_BYTES + 100 * 64, "{}", answers.bytes);
-        let mut all = Vec::new();
-        while answers.len() > 0 {
-            all.extend(results(answers.take(1 << 20)));
-        }
-        assert_eq!((all.len(), answers.bytes), (100, 0));
-        assert_eq!(namespaces(&all[0]), (10_000, 10_000));
-        assert_eq!(namespaces(&all[99]), (0, 10_000));
-    }
-
-    #[test]
-    fn a_frame_is_no_larger_than_its_hub_takes_even_if_one_answer_is() {
-        let mut answers = ReportQueue::default();
-        (0..100).for_each(|_| answers.push(held(100)));
-        answers.push(held(10_000));
-        let mut frames = Vec::new();
-        while answers.len() > 0 {
-            frames.push(results(answers.take(64 * 1024)));
-        }
-        let size = |result: &AccountResult| QueuedReport::Result(result.clone()).size();
-        assert!(frames.iter().all(|frame| frame.iter().map(size).sum::<usize>() <= 64 * 1024));
-        assert_eq!(frames.concat().len(), 101);
-    }
-
-    #[test]
-    fn loss_keeps_its_place_among_the_reports() {
-        let mut answers = ReportQueue::default();
-        for report in [held(0), QueuedReport::Lost(Lost::default()), held(0), held(0)] {
-            answers.push(report);
-        }
-        assert_eq!(results(answers.take(1 << 20)).len(), 1);
-        assert_eq!(answers.take(1 << 20), Some(Frame::Lost(Lost::default())));
-        assert_eq!(results(answers.take(1 << 20)).len(), 2);
-        assert_eq!((answers.take(1 << 20), answers.bytes), (None, 0));
-    }
-}
+mod tests;

@@ -265,8 +265,8 @@ impl ModelWorld {
                     process.starting.insert(account.uid.clone(), (attempt, account));
                 }
                 Effect::Cancel { attempt, .. } => process.starting.retain(|_, (one, _)| *one != attempt),
-                Effect::Stop { uid, keep } => {
-                    process.starting.retain(|of, (one, _)| *of != uid || Some(*one) == keep);
+                Effect::Stop { account, keep } => {
+                    process.starting.retain(|of, (one, _)| *of != account.uid || Some(*one) == keep);
                 }
                 Effect::Answer(answer) => {
                     if let (Some(account), Some(Outcome::Identity(_))) = (&answer.account, &answer.outcome) {

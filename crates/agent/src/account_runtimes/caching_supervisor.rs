@@ -270,7 +270,7 @@ pub struct ReaderTrackers {
 
 impl ReaderTrackers {
     /// The tracker for all that reads an account from now on.
-    pub(super) fn tracker(&self, uid: &str) -> TaskTracker {
+    pub(crate) fn tracker(&self, uid: &str) -> TaskTracker {
         let mut running = self.running.lock();
         running.retain(|_, tracker| !tracker.is_empty());
         let tracker = running.entry(uid.to_owned()).or_default();

@@ -6,16 +6,20 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::*;
-use kubesvc_core::wire::common::AccountRef;
 
 type Runtimes = AccountRuntimes<&'static str>;
 
 const FIRST: Attempt = Attempt::of_test(1);
 const SECOND: Attempt = Attempt::of_test(2);
 
+const NOTHING_ELSE: Option<std::future::Ready<()>> = None;
+
+fn reference(uid: &str, epoch: u64) -> AccountRef {
+    AccountRef { uid: uid.to_owned(), epoch, ..AccountRef::default() }
+}
+
 fn report(uid: &str, epoch: u64) -> AccountResult {
-    let account = AccountRef { uid: uid.to_owned(), epoch, ..AccountRef::default() };
-    AccountResult { account: Some(account), dropped: true, ..AccountResult::default() }
+    AccountResult { account: Some(reference(uid, epoch)), dropped: true, ..AccountResult::default() }
 }
 
 fn ended(
@@ -66,7 +70,7 @@ async fn a_report_waits_until_what_was_stopped_for_its_account_has_ended() {
         None
     });
     runtimes.start("u".to_owned(), SECOND, obedient);
-    runtimes.stop("u", None);
+    runtimes.stop(reference("u", 1), None, NOTHING_ELSE);
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     assert_eq!(runtimes.ready_report(report("u", 2)), None, "after the one before");
     assert_eq!(runtimes.ready_report(report("v", 1)), Some(report("v", 1)), "another account");
@@ -82,7 +86,7 @@ async fn a_report_waits_until_what_was_stopped_for_its_account_has_ended() {
 async fn work_that_does_not_stop_is_cut_and_then_reported() {
     let mut runtimes = Runtimes::new();
     runtimes.start("u".to_owned(), FIRST, |_| pending());
-    runtimes.stop("u", None);
+    runtimes.stop(reference("u", 1), None, NOTHING_ELSE);
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     let since = Instant::now();
     assert_eq!(runtimes.ended().await, ended(FIRST, WorkEnd::Stopped, vec![report("u", 1)]));
@@ -95,7 +99,7 @@ async fn a_stop_spares_the_attempt_to_keep() {
     let (finish, finished) = oneshot::channel::<()>();
     runtimes.start("u".to_owned(), FIRST, obedient);
     runtimes.start("u".to_owned(), SECOND, async |_| finished.await.ok().map(|()| "done"));
-    runtimes.stop("u", Some(SECOND));
+    runtimes.stop(reference("u", 1), Some(SECOND), NOTHING_ELSE);
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     assert_eq!(runtimes.ended().await, ended(FIRST, WorkEnd::Stopped, vec![report("u", 1)]));
     finish.send(()).expect("it goes on");
@@ -106,11 +110,13 @@ async fn a_stop_spares_the_attempt_to_keep() {
 async fn reports_of_a_lost_stream_are_discarded_and_the_stop_goes_on() {
     let mut runtimes = Runtimes::new();
     runtimes.start("u".to_owned(), FIRST, obedient);
-    runtimes.stop("u", None);
+    runtimes.stop(reference("u", 1), None, NOTHING_ELSE);
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     runtimes.discard_reports();
     assert_eq!(runtimes.delayed_reports(), 0);
+    assert!(runtimes.stopping().eq([&reference("u", 1)]), "it is not yet given up");
     assert_eq!(runtimes.ended().await, ended(FIRST, WorkEnd::Stopped, Vec::new()));
+    assert_eq!(runtimes.stopping().count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +125,7 @@ async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     let readers = ReaderTrackers::default();
     assert!(readers.ended("u").is_none(), "nothing reads it");
     let reader = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
-    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
+    runtimes.stop(reference("u", 1), None, Some(readers.ended("u").expect("a reader runs")));
     assert_eq!(runtimes.ready_report(report("u", 1)), None);
     reader.abort();
     let expected = ended(Attempt::NONE, WorkEnd::Stopped, vec![report("u", 1)]);
@@ -127,7 +133,7 @@ async fn report_waits_for_readers_to_end_and_for_a_limited_time() {
     assert!(readers.ended("u").is_none());
 
     let _endless = tokio::spawn(readers.tracker("u").track_future(pending::<()>()));
-    runtimes.await_end("u", readers.ended("u").expect("a reader runs"));
+    runtimes.stop(reference("u", 1), None, Some(readers.ended("u").expect("a reader runs")));
     assert_eq!(runtimes.ready_report(report("u", 2)), None);
     let begin = Instant::now();
     assert_eq!(runtimes.ended().await.reports, [report("u", 2)]);

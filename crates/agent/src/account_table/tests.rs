@@ -43,8 +43,10 @@ fn said(effects: &[Effect]) -> Vec<String> {
             format!("start {} {} #{}", account.uid, account.epoch, attempt.0)
         }
         Effect::Cancel { attempt, .. } => format!("cancel #{}", attempt.0),
-        Effect::Stop { uid, keep: None } => format!("stop {uid}"),
-        Effect::Stop { uid, keep: Some(attempt) } => format!("stop {uid} but #{}", attempt.0),
+        Effect::Stop { account, keep: None } => format!("stop {}", account.uid),
+        Effect::Stop { account, keep: Some(attempt) } => {
+            format!("stop {} but #{}", account.uid, attempt.0)
+        },
         Effect::Answer(answer) => {
             let account = answer.account.clone().unwrap_or_default();
             let outcome = match &answer.outcome {

@@ -1,6 +1,6 @@
 //! The commands that agents received, from their logs: no account is given to two zones at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ enum Event {
     Starting,
     /// It is held.
     Held,
-    /// It was dropped, or has failed.
+    /// It was dropped and nothing runs for it, or it has failed.
     Released,
     /// A new process has started.
     AgentStarted,
@@ -53,8 +53,8 @@ struct Logs {
 /// The commands received so far.
 #[derive(Debug, Default)]
 struct ReceivedCommands {
-    /// The accounts that each agent has.
-    held: HashSet<(usize, String)>,
+    /// The accounts that each agent has, by name, with their uids.
+    held: HashMap<(usize, String), String>,
     /// The zone that received each epoch of a uid.
     zones: HashMap<(String, i64), usize>,
 }
@@ -72,12 +72,13 @@ impl ReceivedCommands {
     fn check(&mut self, line: &LogLine, observed: &Observed<'_>) -> Vec<String> {
         let key = (line.agent, line.account.clone());
         match line.event {
-            Event::AgentStarted => self.held.retain(|(agent, _)| *agent != line.agent),
-            Event::Released => drop(self.held.remove(&key)),
+            Event::AgentStarted => self.held.retain(|(agent, _), _| *agent != line.agent),
+            Event::Released if self.held.get(&key) == Some(&line.uid) => drop(self.held.remove(&key)),
+            Event::Released => {}
             Event::Starting => return self.faults(line, observed),
             Event::Held => {
                 let faults = self.faults(line, observed);
-                self.held.insert(key);
+                self.held.insert(key, line.uid.clone());
                 return faults;
             }
         }
@@ -94,7 +95,7 @@ impl ReceivedCommands {
             faults.push(format!("{} is sent epoch {epoch}, which is of {granted}", agent(line.agent)));
         }
         for other in (0..AGENTS).filter(|other| zone_of(*other) != zone && observed.reported[*other]) {
-            if self.held.contains(&(other, line.account.clone())) {
+            if self.held.contains_key(&(other, line.account.clone())) {
                 faults.push(format!("{} is sent it while {} has it", agent(line.agent), agent(other)));
             }
         }
@@ -157,10 +158,12 @@ fn new_lines(log: &Path, read: &mut u64) -> String {
 
 /// Parses a line about an account or a new process.
 fn parsed(agent: usize, line: &str) -> Option<LogLine> {
-    const EVENTS: [(&str, Event); 5] = [
+    const EVENTS: [(&str, Event); 6] = [
         ("starting the account ", Event::Starting),
         ("the account is held ", Event::Held),
         ("the account is dropped ", Event::Released),
+        // The answer to a drop, and with it the line above, is lost with the stream.
+        ("nothing runs for the account any more ", Event::Released),
         ("the account failed: ", Event::Released),
         ("starting the agent", Event::AgentStarted),
     ];

@@ -80,10 +80,10 @@ impl AgentWorld {
                     self.running.retain(|(running, _)| running != attempt);
                     assert_eq!(self.running.len() + 1, before, "only what runs is cancelled");
                 }
-                Effect::Stop { uid, keep } => {
+                Effect::Stop { account, keep } => {
                     let kept = |attempt: &Attempt| Some(*attempt) == *keep;
-                    self.running.retain(|(running, of)| of != uid || kept(running));
-                    let runs = |attempt| self.running.contains(&(attempt, uid.clone()));
+                    self.running.retain(|(running, of)| *of != account.uid || kept(running));
+                    let runs = |attempt| self.running.contains(&(attempt, account.uid.clone()));
                     assert!(keep.is_none_or(runs), "only what runs is kept");
                 }
                 Effect::Answer(_) | Effect::Lost(_) | Effect::Kept { .. } => {}
