@@ -1,5 +1,6 @@
 //! What is decided of an operation before it runs: who may, for how long, under which id, and which one it is. Pure.
 
+use std::fmt;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -85,11 +86,7 @@ impl OperationIdentity {
             account: operation.account().name.clone(),
             account_uid: account_uid.to_owned(),
             verb: operation.kind().name,
-            content: Sha256::new()
-                .chain_update(b"kubesvc content\0")
-                .chain_update(content(operation))
-                .finalize()
-                .into(),
+            content: content(operation),
             dry_run,
         }
     }
@@ -121,18 +118,24 @@ impl ContentDigest {
     }
 }
 
-/// What an operation does: its verb with all fields, and a manifest or patch by its contents, however they are written.
-fn content(operation: &Operation) -> Vec<u8> {
-    let mut verb = operation.verb().clone();
-    if let Some(data) = match &mut verb {
-        Verb::Deploy(deploy) => deploy.manifest.as_mut().map(|manifest| &mut manifest.data),
-        Verb::Patch(patch) => patch.body.as_mut().map(|body| &mut body.data),
-        _ => None,
-    } && let Some(canonical) = operation.canonical_document()
-    {
-        *data = canonical;
+/// Digest of what an operation does: its verb with all fields, and a manifest or patch by its contents, however they are
+/// written. The text of the contents is hashed as it is written: it may have megabytes.
+fn content(operation: &Operation) -> [u8; 32] {
+    let verb = wire::Operation { verb: Some(operation.verb().clone()), ..wire::Operation::default() };
+    let verb = verb.encode_length_delimited_to_vec();
+    let mut digest = Digested(Sha256::new().chain_update(b"kubesvc content\0").chain_update(verb));
+    // A digest takes any text.
+    let _ = operation.write_canonical_document(&mut digest);
+    digest.0.finalize().into()
+}
+
+struct Digested(Sha256);
+
+impl fmt::Write for Digested {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text);
+        Ok(())
     }
-    wire::Operation { verb: Some(verb), ..wire::Operation::default() }.encode_to_vec()
 }
 
 /// The object for which operations take turns.

@@ -85,6 +85,7 @@ async fn parse(
     room: BodyPermit,
 ) -> Result<ParsedBody, RestError> {
     let held = state.limits.values(caller, json::memory_bound(bytes), Instant::now() + PARSE_TIMEOUT).await?;
+    let _parsing = state.limits.parsing(bytes.len()).await;
     let value = json::parse(bytes).map_err(|error| RestError::bad_request(chain(&error)))?;
     Ok((value, held.with(room)))
 }

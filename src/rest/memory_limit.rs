@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 use super::error::RestError;
@@ -15,6 +15,8 @@ use kubesvc_runtime::listen::connection_limits::ClientAddress;
 const BODIES_KIB: usize = 64 * 1024;
 /// Memory for parsed bodies, in KiB: enough for the largest body.
 const VALUES_KIB: usize = 192 * 1024;
+/// Size up to which bodies are parsed beside one another, in bytes. While a larger one is, it takes three times its size.
+const LARGE_BODY_BYTES: usize = 256 * 1024;
 /// Maximum number of concurrent writing requests. Each runs to completion even if its caller has disconnected.
 const MAX_CONCURRENT_WRITES: usize = 1024;
 
@@ -23,6 +25,7 @@ const MAX_CONCURRENT_WRITES: usize = 1024;
 pub(super) struct RestLimits {
     bodies: BodyMemory<Option<ClientAddress>>,
     values: BodyMemory<Option<ClientAddress>>,
+    large_body: Semaphore,
     writes: Arc<Semaphore>,
     heads: Arc<UnknownHeads>,
 }
@@ -45,6 +48,7 @@ impl RestLimits {
         Self {
             bodies: BodyMemory::new(BODIES_KIB.max(kib(max_body_bytes))),
             values: BodyMemory::new(VALUES_KIB.max(kib(max_body_bytes))),
+            large_body: Semaphore::new(1),
             writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
             heads: Arc::default(),
         }
@@ -70,6 +74,11 @@ impl RestLimits {
         let mut permit = self.values.permit(caller);
         permit.grow_until(bytes, until).await.map_err(|_| busy())?;
         Ok(MemoryPermit(vec![permit]))
+    }
+
+    /// Waits until no other large body is parsed, if this one is large.
+    pub(super) async fn parsing(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        if bytes > LARGE_BODY_BYTES { self.large_body.acquire().await.ok() } else { None }
     }
 
     /// Waits for a write slot.

@@ -1,7 +1,7 @@
 //! One object from JSON or YAML, what it names, and the annotation `last-applied-configuration`.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
+use std::fmt;
 
 use serde::de::{Deserialize, DeserializeSeed as _, Deserializer};
 use serde_json::{Map, Value};
@@ -286,7 +286,9 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
 /// object was deleted for its successor would be too late.
 pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
     // That text has the annotations too.
-    let bytes = go_json(object).len();
+    let mut text = Length::default();
+    let _ = write_go_json(object, &mut text);
+    let bytes = text.0;
     if 2 * bytes < MAX_ANNOTATIONS_BYTES {
         return false;
     }
@@ -303,59 +305,77 @@ pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
 /// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.
 pub(super) fn go_json(value: &Value) -> String {
     let mut text = String::new();
-    write_go_json(value, &mut text);
+    // Writing to a string does not fail.
+    let _ = write_go_json(value, &mut text);
     text
 }
 
-fn write_go_json(value: &Value, to: &mut String) {
+/// Writes what [`go_json`] returns.
+pub(super) fn write_go_json(value: &Value, to: &mut impl fmt::Write) -> fmt::Result {
     match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => {
-            let _ = write!(to, "{value}");
-        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => write!(to, "{value}"),
         Value::String(text) => write_go_string(text, to),
         Value::Array(items) => {
-            to.push('[');
+            to.write_char('[')?;
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
-                    to.push(',');
+                    to.write_char(',')?;
                 }
-                write_go_json(item, to);
+                write_go_json(item, to)?;
             }
-            to.push(']');
+            to.write_char(']')
         }
         Value::Object(map) => {
             let mut keys: Vec<_> = map.iter().collect();
             keys.sort_unstable_by_key(|(key, _)| *key);
-            to.push('{');
+            to.write_char('{')?;
             for (at, (key, value)) in keys.into_iter().enumerate() {
                 if at > 0 {
-                    to.push(',');
+                    to.write_char(',')?;
                 }
-                write_go_string(key, to);
-                to.push(':');
-                write_go_json(value, to);
+                write_go_string(key, to)?;
+                to.write_char(':')?;
+                write_go_json(value, to)?;
             }
-            to.push('}');
+            to.write_char('}')
         }
     }
 }
 
-fn write_go_string(text: &str, to: &mut String) {
-    to.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => to.push_str("\\\""),
-            '\\' => to.push_str("\\\\"),
-            '\n' => to.push_str("\\n"),
-            '\r' => to.push_str("\\r"),
-            '\t' => to.push_str("\\t"),
-            '\u{8}' => to.push_str("\\b"),
-            '\u{c}' => to.push_str("\\f"),
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                let _ = write!(to, "\\u{:04x}", u32::from(c));
-            }
-            _ => to.push(c),
+fn write_go_string(text: &str, to: &mut impl fmt::Write) -> fmt::Result {
+    to.write_char('"')?;
+    let mut written = 0;
+    for (at, c) in text.char_indices() {
+        let escape = match c {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\n' => "\\n",
+            '\r' => "\\r",
+            '\t' => "\\t",
+            '\u{8}' => "\\b",
+            '\u{c}' => "\\f",
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => "",
+            _ => continue,
+        };
+        to.write_str(&text[written..at])?;
+        written = at + c.len_utf8();
+        if escape.is_empty() {
+            write!(to, "\\u{:04x}", u32::from(c))?;
+        } else {
+            to.write_str(escape)?;
         }
     }
-    to.push('"');
+    to.write_str(&text[written..])?;
+    to.write_char('"')
+}
+
+/// Counts bytes instead of keeping them.
+#[derive(Default)]
+struct Length(usize);
+
+impl fmt::Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
 }

@@ -1,5 +1,6 @@
 //! A well-formed operation: what callers may ask, and how operations differ in what they may be done with.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -201,9 +202,12 @@ impl Operation {
         self.document.as_ref()
     }
 
-    /// Its manifest or patch by its contents: the same text for all ways of writing it.
-    pub fn canonical_document(&self) -> Option<String> {
-        self.document().map(|document| manifest::go_json(document))
+    /// Writes its manifest or patch by its contents: the same text for all ways of writing it.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn write_canonical_document(&self, to: &mut impl fmt::Write) -> fmt::Result {
+        self.document().map_or(Ok(()), |document| manifest::write_go_json(document, to))
     }
 
     /// Size of its manifest or patch as it was given, in bytes.
@@ -476,7 +480,7 @@ fn bounded(name: &'static str, value: &str, most: usize) -> Result<(), InvalidOp
     if value.len() <= most { Ok(()) } else { Err(field(name, value, "it is too long")) }
 }
 
-fn field(field: &'static str, value: impl std::fmt::Display, remedy: &'static str) -> InvalidOperation {
+fn field(field: &'static str, value: impl fmt::Display, remedy: &'static str) -> InvalidOperation {
     let value: String = value.to_string().chars().take(64).collect();
     InvalidOperation::Field { field, value, remedy }
 }
