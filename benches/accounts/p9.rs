@@ -23,11 +23,16 @@ use kubesvc_testkit::{
     controlplane::{ControlPlane, StartOptions},
     folder::Folder,
     namespace::TestNamespace,
+    process::Process,
 };
 
 const GRACE: Duration = Duration::from_secs(30);
 /// Time after which idle connections should be closed.
 const REST: Duration = Duration::from_secs(3);
+/// Time limit for an agent to end when asked.
+const AGENT_END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Interval between reads of the agent's log.
+const LOG_POLL: Duration = Duration::from_millis(20);
 /// The user in the accounts' kubeconfigs.
 const READER: &str = "kubesvc-bench-reader";
 /// Maximum number of sockets of an agent that only holds its accounts: hub, health, and the runtime's own.
@@ -48,6 +53,8 @@ struct Run {
     operator: Memory,
     agent: Memory,
     sockets: usize,
+    /// Seconds until the agent holds all accounts again, after SIGKILL and after SIGTERM.
+    held_again: [f64; 2],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -148,21 +155,51 @@ impl Pair {
         let memory = |pid: u32| {
             Ok::<_, String>(Memory { peak: peak_resident(pid)?, proportional: proportional(pid)? })
         };
-        let run = Run {
+        let mut run = Run {
             seconds: time.as_secs_f64(),
             cpu,
             writes: Requests::since(&before, &client).await?.account_writes().done,
             operator: memory(operator.id())?,
             agent: memory(agent.id())?,
             sockets: sockets(agent.id())?,
+            held_again: [0.0; 2],
         };
-        let ended = agent.terminate(Duration::from_secs(20)).await?;
+        agent.kill();
+        let (agent, seconds) = start_again(&folder, &site.hub(), count, max_wait).await?;
+        run.held_again[0] = seconds;
+        agent.terminate(AGENT_END_TIMEOUT).await?;
+        let (agent, seconds) = start_again(&folder, &site.hub(), count, max_wait).await?;
+        run.held_again[1] = seconds;
+        let ended = agent.terminate(AGENT_END_TIMEOUT).await?;
         if !ended.success() {
             return Err(format!("the agent ended: {ended}\n{}", agent.log_tail(12)));
         }
         operator.stop().await?;
         Ok(run)
     }
+}
+
+/// Starts an agent that has ended. Returns it with the seconds until it holds all accounts.
+async fn start_again(
+    folder: &Folder,
+    hub: &str,
+    count: usize,
+    max_wait: Duration,
+) -> Result<(Process, f64), String> {
+    let held = |agent: &Process| agent.log_text().matches("the account is held").count();
+    let start = Instant::now();
+    let agent = agent::start("agent-0", folder, hub)?;
+    let before = held(&agent);
+    while held(&agent) < before + count {
+        if start.elapsed() > max_wait {
+            return Err(format!(
+                "the agent started anew and holds {} accounts after {max_wait:?}",
+                held(&agent) - before
+            ));
+        }
+        tokio::time::sleep(LOG_POLL).await;
+    }
+    Ok((agent, start.elapsed().as_secs_f64()))
 }
 
 /// Allows the reader to get, list and watch everything in the target.
@@ -205,6 +242,14 @@ fn tell(options: &Options, bares: &[(f64, Cpu)], runs: &[Run], report: &mut Repo
     ));
     let ratio = Series::from_iter([time.median() / bare.median()]);
     report.add(Row::series("P9", "times the bare client", &ratio, Wanted::AtMost(2.0)));
+    for (after, number) in [("SIGKILL", 0), ("SIGTERM", 1)] {
+        let again: Series = runs.iter().map(|run| run.held_again[number]).collect();
+        let ratio = Series::from_iter([again.median() / time.median()]);
+        let what = format!("agent started after {after}: seconds until all accounts are held");
+        report.add(Row::series("P9", &what, &again, Wanted::Nothing));
+        let what = format!("agent started after {after}: times the activation");
+        report.add(Row::series("P9", &what, &ratio, Wanted::AtMost(1.0)));
+    }
     let expected = Form::Applied.writes() * accounts as u64;
     report.add(Row::exact("P9", "writes of accounts", runs.iter().map(|run| run.writes), expected));
     let mut memory = |what: &str, of: &dyn Fn(&Run) -> f64, wanted: Wanted| {
