@@ -11,7 +11,7 @@
 
 mod answers;
 pub mod audit;
-mod callers;
+pub(crate) mod callers;
 mod front_proxy;
 mod heads;
 mod reviews;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 
-pub use callers::{CallerCounts, MAX_SHORT_OF_CALLER, ShortRequest, TooManyOfCaller};
+pub use callers::{CallerCounts, ShortRequest, TooManyOfCaller};
 pub use heads::{HeldHead, TooManyHeads, UnknownHeads, compact, head_bytes};
 pub use reviews::{AccessMode, KubeAccessReviews};
 
@@ -61,9 +61,7 @@ impl Via {
 /// A caller, as the operator's API server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// User name.
     pub name: String,
-    /// Groups.
     pub groups: Vec<String>,
     /// Id of the user, which may be empty.
     pub uid: String,
@@ -76,7 +74,6 @@ pub struct Principal {
 /// What a call shows of its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'c> {
-    /// The headers of the call.
     pub headers: &'c HeaderMap,
     /// The client's certificates on this connection in DER, its own first; empty: none.
     pub certificates: &'c [Vec<u8>],
@@ -106,7 +103,6 @@ impl AccountResource {
 pub struct AccountAccess {
     /// Verb of RBAC: `get`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
-    /// The resource.
     pub resource: AccountResource,
     /// Namespace of the account's object.
     pub namespace: String,

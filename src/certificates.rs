@@ -21,10 +21,8 @@ pub const DAY: i64 = 86_400;
 /// Why a certificate and its key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// The text is no PEM.
     #[error("the certificate or its private key is no PEM")]
     Pem(#[from] pem::Error),
-    /// There is no certificate.
     #[error("there is no certificate in it")]
     Empty,
     /// The key cannot be used, or is not that of the certificate.

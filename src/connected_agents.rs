@@ -30,7 +30,6 @@ use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 pub struct LeaderClock(AtomicU64);
 
 impl LeaderClock {
-    /// The current tick.
     pub fn now(&self) -> Tick {
         self.0.load(Ordering::Relaxed)
     }

@@ -52,11 +52,10 @@ use tracing::{info, warn};
 pub use account_objects::AccountObjects;
 pub use agent_admission::queue::AdmissionClass;
 pub use agent_status::registration::{
-    AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
-    RegistrationError, SessionRef,
+    AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration, RegistrationError, SessionRef,
 };
 pub use caching::{BodyFormat, CachePorts, CachingRuleSource, CachingSettings, RowMapper};
-pub use metrics::{HubMetrics, ReasonLabel};
+pub use metrics::HubMetrics;
 pub use settings::{
     AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
     StaticAccountSettings,
@@ -96,38 +95,26 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Reason why the hub cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The port cannot be bound.
     #[error(
         "cannot listen for agents on {address}:{port}: {source}; free the port, or set \
          kubesvc.grpc.server.address and kubesvc.grpc.server.port"
     )]
-    Bind {
-        /// The configured address.
-        address: String,
-        /// The configured port.
-        port: u16,
-        /// The error of the operating system.
-        source: std::io::Error,
-    },
-    /// The descriptors of the services are broken: a build error.
+    Bind { address: String, port: u16, source: std::io::Error },
+    /// A build error.
     #[error("the services cannot be described: {0}")]
     Descriptors(String),
-    /// The server ended although it was not stopped.
     #[error("the server for agents ended: {0}")]
     Server(String),
 }
 
 /// The ports that the hub uses.
 pub struct HubPorts {
-    /// Index of accounts.
     pub accounts: Arc<AccountIndex>,
     /// Reads and writes accounts at the API server.
     pub account_objects: Arc<dyn AccountObjects>,
-    /// Reads credentials.
     pub credentials: Arc<dyn CredentialSource>,
     /// Writes KubesvcAgents.
     pub agents: Arc<dyn AgentObjects>,
-    /// Index of KubesvcAgents.
     pub agent_index: Arc<AgentIndex>,
     /// The rows of `kubesvc_assignments`.
     pub assignment_rows: Arc<dyn AssignmentStore>,
@@ -137,11 +124,9 @@ pub struct HubPorts {
     pub namespace_rows: Arc<dyn NamespaceStore>,
     /// The tables of cached objects; absent: agents are not asked to stream any.
     pub cache: Option<CachePorts>,
-    /// The leader's clock.
     pub ticks: Arc<LeaderClock>,
     /// Uids of accounts that the leader reconciles again.
     pub leader: Arc<WorkQueue<String>>,
-    /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
     /// Liveness of the other replicas.
     pub replicas: Arc<Replicas>,
@@ -289,11 +274,6 @@ impl Hub {
         Arc::clone(&self.requests) as Arc<dyn ReplicaRequests>
     }
 
-    /// Returns the hub's counters.
-    pub fn metrics(&self) -> &HubMetrics {
-        &self.context.metrics
-    }
-
     /// Why objects cannot be written to the database at present; `None` if they can.
     pub fn cached_objects_problem(&self) -> Option<String> {
         self.caching.as_ref().and_then(|caching| caching.problem())
@@ -304,7 +284,6 @@ impl Hub {
         self.caching.as_ref().map(|caching| caching.swept_rows()).unwrap_or_default()
     }
 
-    /// Adds the hub's counters to a registry.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         self.context.metrics.register(registry);
         self.requests.register(registry);
@@ -343,7 +322,6 @@ pub struct BoundHub {
 }
 
 impl BoundHub {
-    /// Returns the bound address.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use account_watch::watch_accounts;
 pub use accounts::{AccountIndex, AccountKey, ForeignAccount};
-pub use agents::{AgentIndex, ReadError, read_agents, version_of, watch_agents};
+pub use agents::{AgentIndex, read_agents, version_of, watch_agents};
 
 use kubesvc_core::WATCH_LABEL;
 use kubesvc_core::owned_secret::may_be_outdated;

@@ -69,9 +69,6 @@ impl LeaseObjects {
     }
 
     /// Checks that Leases can be read.
-    ///
-    /// # Errors
-    /// The API server does not answer, or refuses.
     pub async fn may_be_read(&self) -> Result<(), KubeError> {
         self.0.get(LEADER_LEASE).await.map(drop)
     }

@@ -6,26 +6,34 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | composition root | [`operator`] |
-//! | siblings | [`controller`], [`gateway`], [`hub`], [`replica_port`], [`rest`] |
-//! | services | [`operations`] |
-//! | requests | [`request_routing`] |
-//! | ports and adapters | [`access`], [`certificates`], [`connected_agents`], [`peers`], [`leases`], [`informers`], [`secrets`] |
+//! | composition root | `operator` |
+//! | siblings | `controller`, `gateway`, `hub`, `replica_port`, `rest` |
+//! | services | `operations` |
+//! | requests | `request_routing` |
+//! | ports and adapters | `access`, `certificates`, `connected_agents`, `peers`, `leases`, `informers`, `secrets` |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
-pub mod access;
-pub mod certificates;
-pub mod connected_agents;
-pub mod controller;
-pub mod gateway;
-pub mod hub;
-pub mod informers;
-pub mod leases;
-pub mod operations;
-pub mod operator;
-pub mod peers;
-pub mod replica_port;
-pub mod request_routing;
-pub mod rest;
-pub mod secrets;
+mod access;
+mod certificates;
+mod connected_agents;
+mod controller;
+mod gateway;
+mod hub;
+mod informers;
+mod leases;
+mod operations;
+mod operator;
+mod peers;
+mod replica_port;
+mod request_routing;
+mod rest;
+mod secrets;
+
+pub use certificates::{Authority, LeafRequest, dns_names_in_der};
+pub use hub::{
+    AccountObjects, AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
+    RegistrationError, SessionRef,
+};
+pub use leases::Replicas;
+pub use operator::{main, settings};

@@ -35,7 +35,6 @@ pub use cli::main;
 /// is no source, since its text would stand there twice.
 #[derive(Debug, thiserror::Error)]
 enum OperatorError {
-    /// The process cannot handle its signals.
     #[error("signals cannot be caught")]
     Signals(#[source] io::Error),
     /// The file of `--kubeconfig` cannot be used.
@@ -44,55 +43,43 @@ enum OperatorError {
     /// The file of the variable `KUBECONFIG` cannot be used.
     #[error("KUBECONFIG")]
     KubeconfigVariable(#[source] KubeconfigError),
-    /// The proxy to the API server cannot be used.
     #[error("proxy")]
     Proxy(#[source] ProxyError),
     /// No kubeconfig is given, and the process runs in no pod.
     #[error("no API server: this is no pod ({}); give --kubeconfig FILE or set KUBECONFIG", chain(.0))]
     NoApiServer(InClusterError),
-    /// A part of the client's configuration cannot be used.
     #[error("no client for {server}")]
     Client { server: String, source: kube::Error },
-    /// The API server does not have the definitions of kubesvc.
     #[error(
         "the API server {server} does not know {plural}.kubesvc.io; install the definitions: kubesvc-operator crds | kubectl apply -f -"
     )]
     NoDefinitions { server: String, plural: String },
-    /// The operator lacks a permission.
     #[error(
         "the operator may not {verb} {resource} in {scope}; apply config/rbac, or give it a kubeconfig that may ({why})"
     )]
     Forbidden { verb: &'static str, resource: String, scope: String, why: String },
-    /// The operator's own namespace does not exist.
     #[error("namespace {0} does not exist; create it, or give --namespace")]
     NoNamespace(String),
     /// The API server does not answer, or refuses otherwise.
     #[error("the API server {server} cannot be used")]
     ApiServer { server: String, source: KubeError },
-    /// The kubeconfig of the API server with the Endpoints cannot be used.
     #[error("kubesvc.cluster-kubernetes.kubeconfigFile {}", .path.display())]
     PeersKubeconfig { path: PathBuf, source: KubeconfigError },
-    /// This replica cannot join the others.
     #[error(transparent)]
     JoinPeers(#[from] JoinPeersError),
-    /// A port cannot be listened on.
     #[error(
         "cannot listen on {address}:{port} ({settings}): {cause}; choose another port, or stop the process that uses it"
     )]
     Listen { address: String, port: u16, settings: &'static str, cause: io::Error },
-    /// TLS cannot be served.
     #[error("the API of accounts cannot be served over TLS")]
     Tls(#[source] rustls::Error),
-    /// A listener fails otherwise.
     #[error(transparent)]
     Listener(io::Error),
-    /// The port for agents cannot be listened on.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// URL, login, schema or tables of the database are wrong. Waiting does not help there.
     #[error(transparent)]
     Database(#[from] StoreError),
-    /// A task that must run until the process stops ended earlier.
     #[error("an essential task ended: {0}")]
     TaskEnded(String),
 }

@@ -53,17 +53,16 @@ use verification::VerifiedPeers;
 
 pub use calls::{
     AgentsOfReplica, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer, RelayError, RemoteAgent,
-    RemoteHolders, encoded,
+    encoded,
 };
 pub use connections::{CallBody, CallError, CallFailure};
 pub use listener::CallingReplica;
 pub use membership::Replica;
-pub use relays::{NOT_HERE, RelayedAnswer, RemoteAgentProcess};
+pub use relays::{NOT_HERE, RelayedAnswer};
 
 /// This replica, as others reach it.
 #[derive(Clone, Debug)]
 pub struct PeerIdentity {
-    /// Id of the replica.
     pub replica_id: ReplicaId,
     /// Address on which its REST API listens.
     pub address: SocketAddr,
@@ -159,16 +158,12 @@ pub enum JoinPeersError {
     /// The API server refuses to say what the operator may do, or cannot be reached.
     #[error("the API server does not say whether the operator may {right}")]
     Review {
-        /// What was asked about.
         right: String,
-        /// Why not.
         #[source]
         source: KubeError,
     },
-    /// The operator may not look for the other replicas.
     #[error("{0}")]
     Denied(String),
-    /// The operator may not use the Secret.
     #[error(
         "the operator may not {verb} Secret {secret}, which has the authority of calls between replicas; apply config/rbac, \
          or set kubesvc.cluster: local for one replica"
@@ -176,7 +171,6 @@ pub enum JoinPeersError {
     SecretForbidden {
         /// The verb as RBAC has it.
         verb: &'static str,
-        /// Namespace and name.
         secret: String,
     },
     /// The API server does not take the request, cannot be reached, or does not answer.
@@ -184,29 +178,18 @@ pub enum JoinPeersError {
     Secret(KubeError),
     /// Somebody deletes the Secret as often as it is made.
     #[error("Secret {secret} is made and deleted all the time; let it be")]
-    Contended {
-        /// Namespace and name.
-        secret: String,
-    },
-    /// The authority in the Secret cannot sign.
+    Contended { secret: String },
     #[error("Secret {} has no usable authority; delete it, and it is made anew", authority::SECRET_NAME)]
     Unfit,
-    /// The id of the replica cannot be verified by others.
     #[error(
         "the id of this replica, {replica:?}, is not the name of a host, so that other replicas cannot verify its certificate; \
          set POD_NAME to such a name"
     )]
-    Name {
-        /// The id.
-        replica: String,
-    },
-    /// A certificate cannot be made.
+    Name { replica: String },
     #[error("a certificate for calls between replicas cannot be made")]
     Making(#[from] rcgen::Error),
-    /// A certificate cannot be used.
     #[error("a certificate of calls between replicas cannot be used")]
     Certificate(#[from] CertificateError),
-    /// No key can be made.
     #[error("the system gives no random numbers")]
     NoRandomness,
 }

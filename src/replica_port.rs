@@ -47,17 +47,14 @@ const RELAYED_BODIES_KIB: usize = 64 * 1024;
 /// What the port asks.
 #[derive(Clone)]
 pub struct ReplicaPorts {
-    /// Id of this replica.
     pub replica_id: ReplicaId,
     /// Agents connected to this replica.
     pub connected_agents: Arc<dyn ConnectedAgents>,
     /// Requests by the agents of this replica.
     pub requests: Arc<dyn ReplicaRequests>,
-    /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
     /// What callers may do.
     pub access: Arc<dyn Access>,
-    /// Where audit lines go.
     pub audit: AuditLog,
     /// How long the API server has answered this replica without a gap; zero if it does not answer now.
     pub answered_for: Arc<dyn Fn() -> Duration + Send + Sync>,
@@ -72,7 +69,6 @@ struct PortState {
     relayed: Arc<BodyMemory<ReplicaId>>,
 }
 
-/// Routes of the port.
 pub fn router(ports: ReplicaPorts) -> Router {
     let state = PortState {
         ports,

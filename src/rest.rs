@@ -83,9 +83,6 @@ const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of concurrent requests of REST to the API server.
 const MAX_CONCURRENT_CALLS: usize = 64;
 
-/// Default limit on a request body, in bytes.
-pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
-
 /// Limits of the port that serves REST, with this many connections in total and these limits per address.
 pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     HttpLimits {

@@ -46,7 +46,6 @@ pub enum AuditEvent {
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditLine<'a> {
-    /// What happened.
     #[serde(skip)]
     pub event: AuditEvent,
     /// Id of the request; the account's API server has it as Audit-ID.
@@ -55,7 +54,6 @@ pub struct AuditLine<'a> {
     /// Id of the operation that it belongs to.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub operation_id: &'a str,
-    /// Who called.
     #[serde(flatten, serialize_with = "write_principal")]
     pub principal: Option<&'a Principal>,
     /// Who an authenticated caller says it acts for: `X-SPINNAKER-USER`.
@@ -67,10 +65,8 @@ pub struct AuditLine<'a> {
     /// How many such refusals the line stands for; `None`: one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Name of the account.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub account: &'a str,
-    /// Uid of the account.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub uid: &'a str,
     /// The agent that was asked.

@@ -29,9 +29,6 @@ impl Default for CallerCounts {
 
 impl CallerCounts {
     /// Counts a short request of the caller with this name.
-    ///
-    /// # Errors
-    /// The caller has too many.
     pub fn short(&self, caller: &str) -> Result<ShortRequest, TooManyOfCaller> {
         let permit = self.0.of(caller.to_owned()).try_acquire_owned();
         let permit = permit.map_err(|_| TooManyOfCaller(caller.to_owned()))?;

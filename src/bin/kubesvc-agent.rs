@@ -5,5 +5,5 @@
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    kubesvc_agent::program::main()
+    kubesvc_agent::main()
 }

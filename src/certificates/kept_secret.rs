@@ -24,13 +24,11 @@ pub trait SecretFiles: Clone + Default {
 pub struct KeptSecret<'k> {
     /// The Secrets of its namespace.
     pub secrets: &'k KubeObjects<Secret>,
-    /// Its name.
     pub name: &'static str,
     /// Its type, if it is created.
     pub type_: &'static str,
     /// What it has, for the log.
     pub content: &'static str,
-    /// How it is written.
     pub write: WriteOptions,
 }
 

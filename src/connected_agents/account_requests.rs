@@ -43,13 +43,11 @@ pub type AskedObserver = Arc<dyn Fn(&AskedAgent) + Send + Sync>;
 pub struct AccountRequest {
     /// ULID; the cluster's audit log has it as Audit-ID. A caller that repeats a request makes another.
     pub request_id: String,
-    /// Method.
     pub method: Method,
     /// Path and query, as the API server is to read it.
     pub target: String,
     /// Headers; the agent drops those of the connection, of credentials and of identity.
     pub headers: HeaderMap,
-    /// Body.
     pub body: RequestBytes,
     /// Whether the connection is to be upgraded, to the protocol in the header `Upgrade`.
     pub upgrade: bool,
@@ -148,7 +146,6 @@ pub struct AskedAgent {
 pub struct AccountResponse {
     /// Status, whatever it is.
     pub status: StatusCode,
-    /// Headers.
     pub headers: HeaderMap,
     /// The body as it arrives; of a write whole. Dropping it cancels the request. After 101: what the cluster sends.
     pub body: ByteStream<RequestError>,
@@ -175,9 +172,7 @@ pub enum RequestError {
     /// The account is not usable in its state (503).
     #[error("account {account} is {state}: {}", .why.as_deref().unwrap_or("it takes no requests"))]
     NotUsable {
-        /// Name of the account.
         account: String,
-        /// Its state.
         state: String,
         /// What its state alone does not say, and what to do.
         #[serde(default)]
@@ -186,9 +181,7 @@ pub enum RequestError {
     /// No agent that could be asked is connected (503). Nothing was sent.
     #[error("no agent of zone {zone} that holds account {account} is connected{}", if *.is_expected { "; one is expected back" } else { "" })]
     NoAgent {
-        /// Name of the account.
         account: String,
-        /// Zone that has the grant.
         zone: ZoneId,
         /// Whether an agent that held it was here until just now (`Retry-After: 1`).
         is_expected: bool,
@@ -198,19 +191,13 @@ pub enum RequestError {
     ReplicaAway(String),
     /// The agents of the account are too old for requests (409 for operations, else 503).
     #[error("agent {agent} (version {version}) takes no requests; upgrade it")]
-    AgentTooOld {
-        /// Id of the agent.
-        agent: AgentId,
-        /// Its version.
-        version: String,
-    },
+    AgentTooOld { agent: AgentId, version: String },
     /// Too many requests are in flight (429). Nothing was sent.
     #[error("{0}")]
     TooMany(String),
     /// The request itself cannot be sent (400, or 413 where it is too large). Nothing was sent.
     #[error("{message}")]
     Invalid {
-        /// What is wrong and what to do.
         message: String,
         /// Whether it is too large.
         is_too_large: bool,
@@ -227,12 +214,11 @@ pub enum RequestError {
     /// A read has no answer in time, or was lost (504 where `is_timeout`, else 503).
     #[error("{message}")]
     NoAnswer {
-        /// What happened.
         message: String,
         /// Whether the time limit passed.
         is_timeout: bool,
     },
-    /// The answer ended before it was whole. Only in a body.
+    /// Only in a body.
     #[error("the answer was cut: {0}")]
     Cut(String),
 }

@@ -37,23 +37,18 @@ pub fn is_long(method: &Method, target: &str, upgrade: bool) -> bool {
 pub struct PreparedRequest {
     /// ULID.
     pub request_id: String,
-    /// Method.
     pub method: Method,
     /// Path and query.
     pub target: String,
-    /// Headers.
     pub headers: HeaderMap,
     /// The whole body; empty for an upgrade.
     pub body: Bytes,
-    /// Whether the connection is to be upgraded.
     pub upgrade: bool,
-    /// What it does.
     pub class: RequestClass,
     /// Whether the agent may send it again as its settings say.
     pub repeatable: bool,
     /// When its caller waits no more for the head of the answer, of a write for all of it.
     pub deadline: Instant,
-    /// Who asks.
     pub caller: RequestCaller,
     /// Told which agent is asked.
     pub on_asked: Option<AskedObserver>,
@@ -139,7 +134,6 @@ impl PreparedRequest {
 /// What an account's grant says of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountGrant {
-    /// Name of the account.
     pub name: String,
     /// Zone that has the grant.
     pub zone: ZoneId,
@@ -197,9 +191,6 @@ pub trait ReplicaRequests: Send + Sync {
     fn grant(&self, account_uid: &str) -> Result<AccountGrant, RequestError>;
 
     /// Checks whether an agent of this replica can be asked, apart from those that were.
-    ///
-    /// # Errors
-    /// Why none can.
     fn can_ask(&self, account_uid: &str, asked: &[AgentId]) -> Result<(), RequestError>;
 
     /// The processes of a zone's agents that take requests here.
@@ -211,9 +202,6 @@ pub trait ReplicaRequests: Send + Sync {
 
     /// Makes a request to an agent of this replica, and to another one if certainly nothing was executed. What the
     /// caller of an upgraded request sends is taken when the request was accepted. Dropping the future cancels a read.
-    ///
-    /// # Errors
-    /// Why there is no answer, and what may follow.
     async fn send_here(
         &self,
         account_uid: &str,
@@ -223,9 +211,6 @@ pub trait ReplicaRequests: Send + Sync {
     ) -> Result<AccountResponse, SendFailure>;
 
     /// Asks a process of an agent for the answer of a write. Waits for a write that runs.
-    ///
-    /// # Errors
-    /// Why there is no answer.
     async fn recall_here(
         &self,
         request_id: &str,

@@ -11,9 +11,6 @@ use kubesvc_runtime::rate_limit::Urgency;
 #[async_trait]
 pub trait AccountObjects: Send + Sync {
     /// Reads the current account.
-    ///
-    /// # Errors
-    /// See [`KubeError`].
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<KubesvcAccount>, KubeError>;
 
     /// Creates an account in the namespace that it names.

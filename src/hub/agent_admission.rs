@@ -107,7 +107,6 @@ struct QueuedAgent<'a> {
 }
 
 impl QueuedAgent<'_> {
-    /// Returns the class of the agent at its hello.
     fn class(&self) -> AdmissionClass {
         self.class
     }
@@ -121,7 +120,6 @@ impl Drop for QueuedAgent<'_> {
 }
 
 impl Admission {
-    /// Returns the class of an agent at its hello.
     fn class(&self, greeting: &AcceptedHello) -> AdmissionClass {
         let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
         match self.context.agent_index.get(&name) {

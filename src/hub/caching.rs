@@ -98,13 +98,11 @@ pub trait CachingRuleSource: Send + Sync {
 
 /// What the streams of cached objects need beside the rest of the hub.
 pub struct CachePorts {
-    /// The tables.
     pub store: Arc<dyn CacheStore>,
     /// Names the rows.
     pub mapper: Arc<dyn RowMapper>,
     /// What agents choose the objects by.
     pub rules: Arc<dyn CachingRuleSource>,
-    /// Settings.
     pub settings: CachingSettings,
 }
 
@@ -202,7 +200,6 @@ impl Caching {
         stream::run(self, inbound, sink).await;
     }
 
-    /// Adds the metrics to a registry.
     pub(super) fn register(&self, registry: &mut Registry) {
         let pool = self.ports.settings.pending_bytes;
         self.metrics.pool_bytes.set(i64::try_from(pool).unwrap_or(i64::MAX));
@@ -219,7 +216,6 @@ impl Caching {
         self.shards.iter().find_map(Shard::problem)
     }
 
-    /// The shard of an account.
     fn shard(&self, uid: &str) -> &Shard {
         &self.shards[shard_of(uid, self.shards.len())]
     }

@@ -24,9 +24,7 @@ pub struct HubMetrics {
     pub connections_refused: Family<ReasonLabel, Counter>,
     /// Connected sessions.
     pub sessions: Gauge,
-    /// Accepted sessions.
     pub sessions_accepted: Counter,
-    /// Ended sessions, of those accepted.
     pub sessions_ended: Counter,
     /// Refused hellos, by reason.
     pub refusals: Family<ReasonLabel, Counter>,

@@ -62,7 +62,6 @@ impl Sessions {
         }
     }
 
-    /// Publishes an event of a session.
     pub(super) fn publish(&self, session: &Session, event: SessionEvent<'_>) {
         self.events.publish(session.serial, event);
     }

@@ -11,17 +11,14 @@ use kubesvc_runtime::listen::connection_limits::AddressLimits;
 /// Settings of the hub, grouped by the part that uses them.
 #[derive(Clone, Debug, Default)]
 pub struct HubSettings {
-    /// Id of this replica.
     pub replica_id: ReplicaId,
     /// The port: its address, and the bounds and deadlines of connections.
     pub listener: ListenerSettings,
-    /// The sessions and their frames.
     pub sessions: SessionSettings,
     /// Registration of agents, and redials after a drain.
     pub admission: AdmissionSettings,
     /// When absent agents, their objects and their accounts are forgotten or removed.
     pub absent_agents: AbsentAgentSettings,
-    /// Accounts of agents' own files.
     pub static_accounts: StaticAccountSettings,
     /// Schedule of the checks that repair `kubesvc_assignments`.
     pub assignment_checks: AssignmentChecks,

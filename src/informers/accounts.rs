@@ -22,14 +22,11 @@ const MAX_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Namespace and name of an account's object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountKey {
-    /// Namespace of the object.
     pub namespace: String,
-    /// Name of the object.
     pub name: String,
 }
 
 impl AccountKey {
-    /// The key of an object.
     pub fn of(account: &KubesvcAccount) -> Self {
         Self {
             namespace: account.metadata.namespace.clone().unwrap_or_default(),
@@ -171,17 +168,14 @@ impl AccountIndex {
         keys.iter().for_each(|key| self.notify(key));
     }
 
-    /// The rule that decides which of several objects has their account name.
     pub fn precedence(&self) -> Precedence {
         self.precedence
     }
 
-    /// The account at a key.
     pub fn get(&self, key: &AccountKey) -> Option<Arc<KubesvcAccount>> {
         self.index.read().entries.get(key)?.account.clone()
     }
 
-    /// The account with a uid.
     pub fn by_uid(&self, uid: &str) -> Option<Arc<KubesvcAccount>> {
         let index = self.index.read();
         index.entries.get(index.by_uid.get(uid)?)?.account.clone()
@@ -217,14 +211,8 @@ impl AccountIndex {
         keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
     }
 
-    /// Number of accounts.
     pub fn len(&self) -> usize {
         self.index.read().by_uid.len()
-    }
-
-    /// Whether there are no accounts.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Whether the first complete list has been applied.

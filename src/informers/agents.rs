@@ -374,7 +374,6 @@ async fn look_up_unconfirmed(
 /// Reason why the agents of a zone could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The API server cannot be read.
     #[error(transparent)]
     Api(#[from] KubeError),
     /// The API server's data are older than what it has shown: they were restored from a backup. The watch
@@ -385,9 +384,6 @@ pub enum ReadError {
 
 /// Reads the agents of some zones from the API server, not from its watch cache, and applies them to the
 /// index.
-///
-/// # Errors
-/// See [`ReadError`].
 pub async fn read_agents(
     kube: &KubeAccess,
     namespace: &str,

@@ -147,7 +147,6 @@ impl Candidate {
         self.not_before = now + pause;
     }
 
-    /// Stops leading.
     pub(super) fn step_down(&mut self) {
         self.renewed = None;
     }

@@ -148,13 +148,6 @@ impl Leadership {
         })
     }
 
-    /// Creates the leadership of the only replica, which leads from the start.
-    pub fn alone(replica_id: &ReplicaId) -> Arc<Self> {
-        let leadership = Self::unknown();
-        leadership.take(Mandate::alone(replica_id));
-        leadership
-    }
-
     /// Whether this replica leads now.
     pub fn leads(&self) -> bool {
         self.leader.borrow().mandate.as_ref().is_some_and(Mandate::holds)
@@ -225,7 +218,7 @@ impl Leadership {
         );
     }
 
-    pub(super) fn take(&self, mandate: Mandate) {
+    pub(crate) fn take(&self, mandate: Mandate) {
         self.leads.set(1);
         self.taken.inc();
         let leader = Some(mandate.holder().to_owned());
@@ -262,9 +255,16 @@ impl Leadership {
 mod tests {
     use super::*;
 
+    /// The leadership of the only replica, which leads from the start.
+    fn leading() -> Arc<Leadership> {
+        let leadership = Leadership::unknown();
+        leadership.take(Mandate::alone(&"r-0".into()));
+        leadership
+    }
+
     #[tokio::test]
     async fn single_replica_leads_until_it_stops() {
-        let leadership = Leadership::alone(&"r-0".into());
+        let leadership = leading();
         let mandate = leadership.taken().await;
         assert!(leadership.leads() && mandate.holds() && mandate.is_confirmed().await);
         assert_eq!(leadership.leader(), Some("r-0".into()));
@@ -272,7 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn lost_mandate_is_invalid_and_signals_its_end() {
-        let leadership = Leadership::alone(&"r-0".into());
+        let leadership = leading();
         let mandate = leadership.taken().await;
         leadership.lose();
         mandate.lost().cancelled().await;

@@ -82,7 +82,7 @@ impl Drop for CountedOperation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::MAX_SHORT_OF_CALLER;
+    use crate::access::callers::MAX_SHORT_OF_CALLER;
     use crate::operations::tests::fakes::principal;
 
     #[test]

@@ -35,9 +35,6 @@ pub(super) struct GatewayPort {
 
 impl GatewayPort {
     /// Listens with at most this many connections.
-    ///
-    /// # Errors
-    /// The port cannot be listened on.
     pub(super) async fn open(
         settings: &GatewaySettings,
         location: &RunLocation,
@@ -52,15 +49,11 @@ impl GatewayPort {
         Ok(Self { listener, tls_files, connections, limits, gateway })
     }
 
-    /// Adds the metrics to a registry.
     pub(super) fn register(&self, registry: &mut Registry) {
         self.gateway.register(registry);
     }
 
     /// Serves from now on, and keeps the certificate. `serving` is held until the last request has ended.
-    ///
-    /// # Errors
-    /// TLS cannot be served.
     pub(super) fn serve(
         self,
         location: &RunLocation,

@@ -168,9 +168,6 @@ pub(super) fn install_crypto() {
 }
 
 /// A client for an API server.
-///
-/// # Errors
-/// A part of the configuration cannot be used.
 pub(super) fn client(config: Config) -> Result<Client, OperatorError> {
     let server = config.cluster_url.to_string();
     connect(config).map_err(|source| OperatorError::Client { server, source })

@@ -71,7 +71,6 @@ pub(super) fn unapproved_registration_qps(registration_qps: u32) -> u32 {
     registration_qps.div_ceil(10)
 }
 
-/// The settings of the hub.
 pub(super) fn hub_settings(
     settings: &OperatorSettings,
     location: &RunLocation,
@@ -129,7 +128,6 @@ pub(super) fn hub_settings(
     }
 }
 
-/// The settings of the streams of cached objects.
 pub(super) fn caching_settings(settings: &CacheSettings) -> CachingSettings {
     CachingSettings {
         pending_bytes: settings.pending_bytes,
@@ -152,7 +150,6 @@ pub(super) fn adopted_rows(settings: &OperatorSettings, location: &RunLocation) 
     AdoptedRows { watched: location.watches(&namespace), namespace }
 }
 
-/// The settings of REST.
 pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation) -> RestSettings {
     let accounts_namespace = accounts_namespace(settings, location);
     let accounts_watched = location.watches(&accounts_namespace);
@@ -178,7 +175,6 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
     }
 }
 
-/// The settings of operations.
 pub(super) fn operation_settings(settings: &OperatorSettings, location: &RunLocation) -> OperationSettings {
     let operations = &settings.operations;
     OperationSettings {

@@ -59,10 +59,6 @@ impl Readiness for OperatorReadiness {
     fn leader(&self) -> Option<ReplicaId> {
         self.leadership.leader()
     }
-
-    fn answered_for(&self) -> Duration {
-        self.replicas.answered_for()
-    }
 }
 
 /// Detects that only this replica is cut off from the API server, and sends its agents to the others: they consider

@@ -40,9 +40,6 @@ pub(super) struct StartupPorts {
 
 impl StartupPorts {
     /// Listens on the ports, and answers from then on. `rest_connections` is the maximum number of REST connections.
-    ///
-    /// # Errors
-    /// A port cannot be listened on.
     pub(super) async fn open(
         settings: &ServerSettings,
         rest_connections: usize,
@@ -123,9 +120,6 @@ async fn serve_with(
 }
 
 /// `settings` are the settings that determine address and port.
-///
-/// # Errors
-/// It cannot be listened on.
 pub(super) async fn listen(
     address: &str,
     port: u16,

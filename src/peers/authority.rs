@@ -16,7 +16,6 @@ use crate::certificates::kept_secret::{KeptSecret, SecretFiles};
 use crate::certificates::{Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, valid_from};
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
 
-/// Name of the Secret.
 pub(super) const SECRET_NAME: &str = "kubesvc-replicas";
 /// Common name of an authority.
 const AUTHORITY_NAME: &str = "kubesvc-replicas-ca";

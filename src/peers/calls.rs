@@ -46,13 +46,10 @@ pub struct RemoteHolders {
 /// Reason why an agent of another replica was not disconnected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
-    /// No replica has a session of the agent.
     #[error("it is not connected")]
     NotConnected,
-    /// The session is at a replica that this one has not found.
     #[error("it is connected to replica {0}, which is not among the replicas that this one has found")]
     NotFound(ReplicaId),
-    /// The call to the agent's replica failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }

@@ -48,7 +48,6 @@ impl PeerCall {
         Self { message: Some(message), ..Self::get(path) }
     }
 
-    /// Sets the timeout.
     pub(super) fn within(self, within: Duration) -> Self {
         Self { within, ..self }
     }

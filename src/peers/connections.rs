@@ -67,32 +67,11 @@ pub type CallBody = UnsyncBoxBody<Bytes, io::Error>;
 pub enum CallError {
     /// The replica did not answer in time, or did not prove that it is this replica.
     #[error("replica {replica} cannot be reached at {address}: {why}")]
-    Unreachable {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// Host and port that were called.
-        address: String,
-        /// What went wrong.
-        why: String,
-    },
-    /// The replica refused the call.
+    Unreachable { replica: ReplicaId, address: String, why: String },
     #[error("replica {replica} answered {status}: {message}")]
-    Refused {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// HTTP status of the answer.
-        status: u16,
-        /// Error message of the answer.
-        message: String,
-    },
-    /// The answer cannot be parsed.
+    Refused { replica: ReplicaId, status: u16, message: String },
     #[error("the answer of replica {replica} cannot be read: {why}")]
-    Malformed {
-        /// Id of the replica.
-        replica: ReplicaId,
-        /// What is wrong with the answer.
-        why: String,
-    },
+    Malformed { replica: ReplicaId, why: String },
     /// [`MAX_RELAYED`] requests are relayed.
     #[error("{MAX_RELAYED} requests to other replicas' agents run at this replica; try again")]
     TooMany,
@@ -121,7 +100,6 @@ pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
 /// The id that is verified, if an object names it, and host and port.
 type ConnectionKey = (Option<String>, String);
 
-/// The connection to one replica.
 #[derive(Default)]
 struct PeerConnection {
     open: Option<SendRequest<CallBody>>,

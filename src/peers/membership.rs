@@ -15,7 +15,6 @@ use tracing::info;
 /// Name of the port of calls between replicas in objects that name it, such as those for several replicas on one machine.
 const CALLS_PORT_NAME: &str = "replicas";
 
-/// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// Name of its pod; if no object names a pod, its address and port.
@@ -147,7 +146,6 @@ pub(super) struct Sighting {
     pub(super) port: u16,
     /// Port of calls between replicas, if the object names it.
     pub(super) calls_port: Option<u16>,
-    /// Whether the address is ready.
     pub(super) ready: bool,
 }
 

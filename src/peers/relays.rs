@@ -36,9 +36,7 @@ pub struct RelayedAnswer {
 /// A process of an agent at another replica, according to its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAgentProcess {
-    /// Id of the agent.
     pub agent_id: AgentId,
-    /// The process.
     pub boot_id: BootId,
     /// The replica that has its session.
     pub replica_id: ReplicaId,
@@ -141,17 +139,11 @@ impl Peers {
     }
 
     /// Asks another replica a small question.
-    ///
-    /// # Errors
-    /// The replica cannot be asked, or refuses.
     pub async fn ask<T: DeserializeOwned>(&self, to: &Replica, path: &str) -> Result<T, CallError> {
         self.small_call(to, PeerCall::get(path)).await
     }
 
     /// Tells another replica something small.
-    ///
-    /// # Errors
-    /// The replica cannot be asked, or refuses.
     pub async fn tell<T: DeserializeOwned>(
         &self,
         to: &Replica,

@@ -1,5 +1,6 @@
 //! Which replicas are listed, and what a replica does that runs alone.
 
+use super::calls::RemoteHolders;
 use super::membership::{EndpointSource, Sighting};
 use super::*;
 

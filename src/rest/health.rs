@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -28,9 +27,6 @@ pub trait Readiness: Send + Sync {
 
     /// The current leader, if this replica knows it.
     fn leader(&self) -> Option<ReplicaId>;
-
-    /// How long the API server has answered this replica without a gap; zero if it does not answer.
-    fn answered_for(&self) -> Duration;
 }
 
 /// Health of a replica.

@@ -338,10 +338,6 @@ impl Readiness for MissingParts {
     fn missing(&self) -> Vec<(String, String)> {
         self.0.clone()
     }
-
-    fn answered_for(&self) -> Duration {
-        Duration::ZERO
-    }
 }
 
 fn settings() -> RestSettings {

@@ -86,15 +86,12 @@ pub enum AccountSecretError {
     /// Another account has the name of the object, or the account is gone or being deleted.
     #[error("another account has the name, or the account is gone or being deleted")]
     Taken,
-    /// The Secret belongs to somebody else. The field is its namespace and name.
     #[error(
         "Secret {0} already exists and is not kubesvc's; rename or delete it, because the kubeconfig would be stored there"
     )]
     NotOurs(String),
-    /// Other writers were faster in each attempt.
     #[error("others write the Secret {0} at the same time")]
     Contended(String),
-    /// A request failed.
     #[error(transparent)]
     Api(#[from] KubeError),
 }
@@ -129,9 +126,6 @@ impl<'a> AccountSecret<'a> {
     }
 
     /// First step of creating an account. Returns the version that holds these contents.
-    ///
-    /// # Errors
-    /// See [`AccountSecretError`]; so for all calls.
     pub async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, AccountSecretError> {
         let wanted = self.wanted(contents, None);
         for _ in 0..MAX_WRITE_ATTEMPTS {

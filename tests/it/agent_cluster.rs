@@ -6,10 +6,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
-use kubesvc_agent::activation::{Activator, Definition, DefinitionOrigin};
-use kubesvc_agent::cluster::{
-    ClusterClient, ClusterContext, ClusterEndpoint, ClusterRequest, ClusterResponse, RequestBody,
-    ResponseBody, Use,
+use kubesvc_agent::{
+    Activator, ClusterClient, ClusterContext, ClusterEndpoint, ClusterRequest, ClusterResponse, Definition,
+    DefinitionOrigin, RequestBody, ResponseBody, Use,
 };
 use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::kubeconfig::vet;

@@ -2,11 +2,10 @@
 
 use std::sync::LazyLock;
 
-use kubesvc::hub::{
+use kubesvc::{
     AccountObjects, AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
-    RegistrationError, SessionRef,
+    RegistrationError, Replicas, SessionRef,
 };
-use kubesvc::leases::Replicas;
 use kubesvc_core::agent_resource::SessionEnd;
 use kubesvc_core::object_names;
 use kubesvc_core::spec::KubeconfigSource;

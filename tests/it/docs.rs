@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kubesvc::operator::settings::OperatorSettings;
+use kubesvc::settings::OperatorSettings;
 use kubesvc_agent::settings::AgentSettings;
 use kubesvc_runtime::config::{RefusalRule, SettingUse, Settings, Spec};
 

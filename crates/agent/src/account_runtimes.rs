@@ -64,32 +64,25 @@ impl AccountRuntime {
     }
 }
 
-/// Work that has ended.
 #[derive(Debug, PartialEq)]
 pub(super) struct EndedWork<T> {
-    /// Uid of the account.
     pub(super) uid: String,
-    /// The attempt to which the work belongs.
     pub(super) attempt: Attempt,
-    /// How it ended.
     pub(super) end: WorkEnd<T>,
     /// Reports that wait no longer.
     pub(super) reports: Vec<AccountResult>,
 }
 
-/// How work has ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum WorkEnd<T> {
     /// By itself, with this result.
     Done(T),
-    /// It panicked.
     Panicked,
     /// It was stopped, so its result does not count.
     Stopped,
 }
 
 impl<T: Send + 'static> AccountRuntimes<T> {
-    /// Creates an empty set.
     pub(super) fn new() -> Self {
         Self { running: JoinSet::new(), tasks: HashMap::new(), accounts: HashMap::new(), delayed_reports: 0 }
     }
@@ -161,7 +154,6 @@ impl<T: Send + 'static> AccountRuntimes<T> {
         }
     }
 
-    /// Discards the reports that wait.
     pub(super) fn discard_reports(&mut self) {
         self.accounts.values_mut().for_each(|account| account.reports.clear());
         self.delayed_reports = 0;

@@ -40,7 +40,7 @@ mod listing;
 #[cfg(test)]
 mod tests;
 
-pub use listing::{HeldDefinition, ListedAccount, ListedState, StateCounts};
+pub use listing::{HeldDefinition, ListedState, StateCounts};
 
 /// Maximum number of accounts of one agent; a `Hello` may name as many.
 pub const MAX_ACCOUNTS: usize = 100_000;
@@ -133,17 +133,13 @@ struct CachingOrder {
 /// An account whose objects are streamed.
 #[derive(Clone, Debug)]
 pub struct CachedAccount {
-    /// The account.
     pub account: AccountRef,
-    /// Its definition.
     pub definition: Arc<Definition>,
-    /// The cluster that it has reached.
     pub cluster: Arc<KnownCluster>,
     /// Files from which its credential was read.
     pub files: Vec<ReadFile>,
     /// The epoch under which its objects are streamed.
     pub epoch: u64,
-    /// What is streamed.
     pub rules: Arc<CachingRules>,
 }
 

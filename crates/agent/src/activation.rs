@@ -202,9 +202,6 @@ impl Activator {
     }
 
     /// The kinds that a cluster serves, with the tags of this answer; `None` if they are those of the given tags.
-    ///
-    /// # Errors
-    /// The cluster cannot be read.
     pub async fn changed_kinds(
         client: ClusterClient,
         known: &DiscoveryTags,
@@ -285,9 +282,6 @@ fn too_slow(limit: Duration) -> Failure {
 /// Probes whether the cluster of an account can be reached from here. No credential is needed and none is sent.
 impl Activator {
     /// Returns `Ok` if the target can be reached. `context` is that of the account, if known.
-    ///
-    /// # Errors
-    /// The reason why the target cannot be reached.
     pub async fn probe(
         &self,
         target: &Target,

@@ -21,27 +21,25 @@
 //! The hub applies a batch in the order `removed`, `added`, `sync_starts`, events, `synced`, `checkpoints`, `problems`.
 //! A batch never holds two of them for one scope that would need another order.
 
-pub mod account_sender;
-pub mod basis;
+mod account_sender;
+mod basis;
 mod batch;
-pub mod credit;
-pub mod driver;
+mod credit;
+mod driver;
 mod lifetime;
-pub mod memory;
+mod memory;
 mod queue;
-pub mod shared;
-pub mod stream;
+mod shared;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod turns;
 mod unacked;
 
-pub use account_sender::{
-    AccountSender, DeclarationError, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId,
-};
+pub use account_sender::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand, ReaderId};
 pub use basis::{BasisError, ScopeBasis};
-pub use batch::{EncodedFrame, EventCount, SentEvents};
+pub use batch::{EncodedFrame, SentEvents};
 pub use driver::{HubConnection, StreamDriver, StreamNotice};
 pub use memory::QueueMemory;
 pub use shared::SharedStream;
-pub use stream::{AccountCommand, CachingSender, StreamAction, StreamIdentity};
+pub use stream::StreamIdentity;

@@ -40,9 +40,9 @@ mod tls;
 pub(super) use tls::system_verifier;
 
 pub use client::{ClusterClient, ClusterDocument};
-pub use error::{BrokenConnection, ClusterError};
-pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody, UpgradedConnection};
-pub use pool::{ConnectionBudget, PoolLimits, PoolSlot, UseBudget};
+pub use error::ClusterError;
+pub use exchange::{ClusterRequest, ClusterResponse, RequestBody, ResponseBody};
+pub use pool::{ConnectionBudget, PoolLimits, PoolSlot};
 pub use tls::{ServerCertificate, Trust, TrustError};
 
 /// What connections are used for. Each use has its own pools and budget.
@@ -126,7 +126,6 @@ pub struct ClusterEndpoint {
     certificate_authority: Option<Vec<u8>>,
     insecure: bool,
     tls_server_name: Option<String>,
-    /// Limits what the agent may dial.
     policy: AgentPolicy,
     /// `None` for anonymous requests.
     authentication: Option<Authentication>,
@@ -169,12 +168,7 @@ impl Debug for ClusterEndpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckStep {
     /// Send a GET request; its answer comes with the next call.
-    Ask {
-        /// Path of the request.
-        path: &'static str,
-        /// Media type that is accepted.
-        accept: &'static str,
-    },
+    Ask { path: &'static str, accept: &'static str },
     /// The connection may be used.
     Passed,
     /// The connection must not be used; why.
@@ -186,7 +180,6 @@ pub enum CheckStep {
 pub struct CheckAnswer {
     /// Its status, which is neither 401 nor 429 nor one of 500 and above.
     pub status: StatusCode,
-    /// Its body.
     pub body: Bytes,
 }
 

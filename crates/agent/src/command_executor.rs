@@ -35,9 +35,7 @@ const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
 /// State of the accounts that other parts of the agent share.
 #[derive(Debug)]
 pub struct SharedParts {
-    /// The accounts.
     pub table: Arc<Mutex<AccountTable>>,
-    /// Starts accounts.
     pub activators: Activators,
     /// Notified when other objects may have to be streamed.
     pub caching_changed: Arc<Notify>,
@@ -45,11 +43,9 @@ pub struct SharedParts {
     pub connection: watch::Sender<Option<HubConnection>>,
     /// The connection of the session, if its hub makes requests to clusters.
     pub requests_connection: watch::Sender<Option<HubConnection>>,
-    /// The requests that run.
     pub requests: Arc<RequestService>,
     /// Whether other accounts are accepted too.
     pub dynamic_accounts: bool,
-    /// The agent's metrics.
     pub metrics: AgentMetrics,
     /// Files that have changed. They wait here while the hub is not connected.
     pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
@@ -71,7 +67,6 @@ pub struct Activators {
 }
 
 impl Activators {
-    /// Origin of an account's definition.
     pub fn origin(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
         if self.own.current().gives(name, credential) {
             DefinitionOrigin::OwnFile
@@ -103,7 +98,6 @@ pub struct CommandExecutor {
 }
 
 impl CommandExecutor {
-    /// Creates an empty set of accounts.
     pub fn new(parts: SharedParts) -> Self {
         Self {
             parts,
@@ -119,7 +113,6 @@ impl CommandExecutor {
         &self.parts.activators
     }
 
-    /// Processes an `AddAccounts`.
     pub fn add(&mut self, command: AddAccounts) {
         for spec in command.accounts {
             match Definition::split(spec) {
@@ -179,12 +172,10 @@ impl CommandExecutor {
         }
     }
 
-    /// The agent's metrics.
     pub fn metrics(&self) -> &AgentMetrics {
         &self.parts.metrics
     }
 
-    /// Processes a `DeleteAccounts`.
     pub fn delete(&mut self, command: DeleteAccounts) {
         for account in command.accounts {
             tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "dropping the account");
@@ -292,7 +283,6 @@ impl CommandExecutor {
         table.held().chain(stopping).collect()
     }
 
-    /// Number of accounts that are held.
     pub fn held_count(&self) -> usize {
         self.parts.table.lock().held_count()
     }
@@ -461,7 +451,6 @@ struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// Appends a report.
     fn push(&mut self, mut report: QueuedReport) {
         let mut bytes = report.size();
         if self.bytes + bytes > MAX_WAITING_BYTES {
@@ -495,12 +484,10 @@ impl ReportQueue {
         (!results.is_empty()).then_some(Frame::AccountResults(AccountResults { results }))
     }
 
-    /// Number of waiting reports.
     fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Discards all reports.
     fn clear(&mut self) {
         *self = Self::default();
     }

@@ -45,7 +45,6 @@ struct CurrentStatus {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamStatus {
-    /// Id of the session.
     pub session_id: String,
     /// The operator replica that has the session.
     pub replica_id: String,
@@ -120,11 +119,6 @@ impl AgentStatus {
         now.problem = Some(problem.into());
     }
 
-    /// Whether the hub has accepted the agent.
-    pub fn is_connected(&self) -> bool {
-        self.now.lock().session.is_some()
-    }
-
     fn report(&self) -> HealthReport {
         let CurrentStatus { session, problem } = self.now.lock().clone();
         let counts = self.table.lock().counts();
@@ -164,7 +158,6 @@ impl AgentStatus {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AccountsReport {
-    /// Total number of accounts.
     total: usize,
     accounts: Vec<AccountReport>,
 }
@@ -178,7 +171,6 @@ struct AccountReport {
     zone: String,
     /// `static` for an account of the agent's own file, otherwise `hub`.
     source: &'static str,
-    /// Time since which the account is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -233,7 +225,6 @@ fn account_report(
 /// Response of `/watches`: what is read of clusters, the first 10,000 by account, kind, group and namespace.
 #[derive(Debug, Serialize)]
 struct WatchesReport {
-    /// Total number of watches.
     total: usize,
     watches: Vec<ListedWatch>,
 }

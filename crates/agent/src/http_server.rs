@@ -34,10 +34,6 @@ pub struct Server {
 impl Server {
     /// Binds a port. An empty host or `*` means all addresses of the machine. `name` identifies the server in
     /// metrics and logs.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's error.
     async fn bind(
         name: &'static str,
         host: &str,
@@ -60,7 +56,6 @@ impl Server {
     }
 }
 
-/// Binds the port of the health checks.
 pub(super) async fn bind_health(
     options: &AgentOptions,
     metrics: &AgentMetrics,

@@ -2,21 +2,21 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`link`] | the one stream to the hub: dialling, hello, heartbeats, reconnecting |
-//! | [`account_table`] | what a command does to the table of accounts (pure) |
-//! | [`accounts`] | executing the effects, and sending the reports |
+//! | `link` | the one stream to the hub: dialling, hello, heartbeats, reconnecting |
+//! | `account_table` | what a command does to the table of accounts (pure) |
+//! | `accounts` | executing the effects, and sending the reports |
 //! | `account` | what runs for an account: it is started, stopped, and waited for |
-//! | [`activation`] | from an account's definition to the identity of its cluster; probes |
-//! | [`caching`] | the stream of cached objects: queues, batches, credit, where each scope goes on (pure) |
-//! | [`cluster`] | the only way to a cluster: TLS, requests, failures |
-//! | [`watch`] | how the objects of a scope are listed and watched (pure) |
-//! | [`requests`] | HTTP requests of the hub to the accounts' API servers |
-//! | [`scrub`] | the bytes of a list or watch become events (pure) |
-//! | [`static_accounts`] | the accounts of the agent's own file, and whether the file is valid |
-//! | [`watch_registry`] | which scopes are read at present, for people and metrics |
-//! | [`watched_files`] | files that take effect when they change |
-//! | [`health`], [`metrics`] | answers to probes, people and Prometheus, over `http` |
-//! | [`program`] | the composition root of `kubesvc-agent` |
+//! | `activation` | from an account's definition to the identity of its cluster; probes |
+//! | `caching` | the stream of cached objects: queues, batches, credit, where each scope goes on (pure) |
+//! | `cluster` | the only way to a cluster: TLS, requests, failures |
+//! | `watch` | how the objects of a scope are listed and watched (pure) |
+//! | `requests` | HTTP requests of the hub to the accounts' API servers |
+//! | `scrub` | the bytes of a list or watch become events (pure) |
+//! | `static_accounts` | the accounts of the agent's own file, and whether the file is valid |
+//! | `watch_registry` | which scopes are read at present, for people and metrics |
+//! | `watched_files` | files that take effect when they change |
+//! | `health`, `metrics` | answers to probes, people and Prometheus, over `http` |
+//! | `program` | the composition root of `kubesvc-agent` |
 //!
 //! Nothing runs for an account that is merely held: only its definition and the identity of its cluster stay
 //! in memory.
@@ -33,30 +33,39 @@ use kubesvc_core::AgentId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec, blocking};
 
 mod account_runtimes;
-pub mod account_table;
-pub mod activation;
-pub mod caching;
-pub mod cluster;
-pub mod command_executor;
-pub mod health;
+mod account_table;
+mod activation;
+mod caching;
+mod cluster;
+mod command_executor;
+mod health;
 mod http_server;
-pub mod link;
-pub mod metrics;
-pub mod program;
-pub mod requests;
-pub mod scrub;
+mod link;
+mod metrics;
+mod program;
+mod requests;
+mod scrub;
 pub mod settings;
-pub mod static_accounts;
-pub mod watch;
-pub mod watch_registry;
-pub mod watched_files;
+mod static_accounts;
+mod watch;
+mod watch_registry;
+mod watched_files;
 mod wire_failure;
 
+pub use account_table::{AccountTable, Attempt, Effect};
+pub use activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
+pub use caching::{
+    AccountSender, DeliveryNumbers, EncodedFrame, NextFrame, QueueMemory, ReaderCommand, ReaderId,
+};
+pub use cluster::{
+    ClusterClient, ClusterContext, ClusterEndpoint, ClusterRequest, ClusterResponse, RequestBody,
+    ResponseBody, Use,
+};
+pub use program::main;
+
 use account_runtimes::{CachingSupervisor, CredentialVerdicts, ReaderTrackers, ReadingParts};
-use account_table::AccountTable;
-use activation::{Activator, MAX_FILE_BYTES, Programs};
-use caching::{QueueMemory, SharedStream, StreamDriver};
-use cluster::ClusterContext;
+use activation::{MAX_FILE_BYTES, Programs};
+use caching::{SharedStream, StreamDriver};
 use command_executor::{Activators, SharedParts};
 use health::AgentStatus;
 use http_server::Server;
@@ -80,18 +89,15 @@ const MAX_WAITING_NOTICES: usize = 1024;
 /// found, and are read no more.
 const MAX_WAITING_LOSSES: usize = 256;
 
-/// Options of an agent.
 #[derive(Clone, Debug)]
-pub struct AgentOptions {
+struct AgentOptions {
     /// Id of the agent; unique among the agents of the hub.
     pub agent_id: AgentId,
     /// The zone whose accounts it takes.
     pub zone_id: String,
-    /// Version of the program.
     pub version: String,
     /// The settings at the start. [`Self::own`] has the accounts, which follow their file.
     pub settings: AgentSettings,
-    /// The accounts of the agent's own file.
     pub own: StaticAccountFile,
     /// Address for metrics; empty or `*` for all addresses.
     pub metrics_address: String,
@@ -105,48 +111,26 @@ pub struct AgentOptions {
 
 /// Reason why an agent could not start, or ended before it was told to.
 #[derive(Debug, thiserror::Error)]
-pub enum AgentError {
+enum AgentError {
     /// The health port is in use, or the address is not one of this machine.
     #[error("cannot listen on {address} for health checks: {source}; free it, or set another server.port")]
-    HealthPort {
-        /// Address and port.
-        address: String,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
+    HealthPort { address: String, source: std::io::Error },
     /// The metrics port is in use, or the address is not one of this machine.
     #[error("cannot listen on {address} for metrics: {source}; free it, or set another prometheus.port")]
-    MetricsPort {
-        /// Address and port.
-        address: String,
-        /// The operating system's error.
-        source: std::io::Error,
-    },
-    /// The hub's address is invalid.
+    MetricsPort { address: String, source: std::io::Error },
     #[error("{hub:?} is no address of a hub; use HOST:PORT")]
-    HubAddress {
-        /// The configured address.
-        hub: String,
-    },
-    /// An essential task of the running agent has ended.
+    HubAddress { hub: String },
     #[error("a task that must go on has ended: {0}")]
     Ended(String),
-    /// Objects cannot be compressed.
     #[error(transparent)]
     Compressor(#[from] CompressorError),
-    /// An option is out of bounds.
     #[error("{option} {problem}")]
-    Option {
-        /// Name of the option.
-        option: &'static str,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
+    Option { option: &'static str, problem: &'static str },
 }
 
 /// An agent that has bound its ports and has not dialled yet.
 #[derive(Debug)]
-pub struct Agent {
+struct Agent {
     health: Server,
     metrics: Option<Server>,
     link: Link,
@@ -161,10 +145,6 @@ pub struct Agent {
 
 impl Agent {
     /// Checks the options and binds the ports.
-    ///
-    /// # Errors
-    ///
-    /// An [`AgentError`] that says what to change.
     pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
         check_id("the agent id", options.agent_id.as_str(), 191)?;
         check_id("the zone id", &options.zone_id, 255)?;
@@ -244,10 +224,6 @@ impl Agent {
 
     /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
     /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
-    ///
-    /// # Errors
-    ///
-    /// [`AgentError::Ended`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
         let Self { health, metrics, link, files, caching, requests, background, tasks, ends } = self;
         background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
@@ -341,16 +317,6 @@ impl FileWatch {
         }
         AttemptOutcome::Done
     }
-}
-
-/// Runs an agent until `stop` is cancelled.
-///
-/// # Errors
-///
-/// An [`AgentError`] if the agent cannot start or an essential task ends. A lost connection to the hub is
-/// retried forever.
-pub async fn run(options: AgentOptions, stop: CancellationToken) -> Result<(), AgentError> {
-    Agent::bind(options).await?.run(stop).await
 }
 
 fn check_id(option: &'static str, id: &str, max: usize) -> Result<(), AgentError> {

@@ -65,9 +65,7 @@ pub struct StopSignals {
 /// Reason why a stream has ended.
 #[derive(Debug)]
 enum LinkEnd {
-    /// The agent was told to stop.
     Stopped,
-    /// The hub refused the agent.
     Refused(Refused),
     /// The hub asked the agent to dial again at this time.
     Drained(Instant),
@@ -77,10 +75,6 @@ enum LinkEnd {
 
 impl Link {
     /// Creates a link that has not dialled yet.
-    ///
-    /// # Errors
-    ///
-    /// [`AgentError::HubAddress`] if the hub's address is invalid.
     pub fn new(
         options: AgentOptions,
         parts: SharedParts,

@@ -62,7 +62,6 @@ pub struct AccountCounts {
     pub held: usize,
     /// Being started for the first time.
     pub starting: usize,
-    /// Could not be started.
     pub failed: usize,
     /// Those whose objects this agent was told to stream.
     pub cached: usize,
@@ -76,7 +75,6 @@ pub struct AgentMetrics {
     pub connections: Gauge,
     /// Accepted streams that ended.
     pub disconnections: Counter,
-    /// Requests to API servers.
     pub requests: ClusterRequestCounter,
     /// Changed kubeconfigs with which an account could not be restarted.
     pub kept: Counter,
@@ -98,7 +96,6 @@ impl AgentMetrics {
         self.failures.get_or_create(&[("class", failure.class().as_str_name())]).inc();
     }
 
-    /// Counts an answered probe.
     pub fn probed(&self, result: &Result<(), Failure>) {
         let outcome = if result.is_ok() { "reachable" } else { "failed" };
         self.probes.get_or_create(&[("outcome", outcome)]).inc();

@@ -60,18 +60,14 @@ struct Cli {
 /// Why the program did not start the agent, or why the agent ended before it was told to.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
-    /// The settings cannot be used.
     #[error(transparent)]
     Settings(#[from] ConfigError),
-    /// The agent's id or its zone contains a character that no hub accepts.
     #[error("{what} {problem}; remove it")]
     Name {
         /// The id or the zone, and where it comes from.
         what: String,
-        /// What it contains.
         problem: AgentNameError,
     },
-    /// Neither the settings nor the environment name the zone.
     #[error(
         "the zone is not known; set zoneId in armory-agent.yml, or POD_NAMESPACE and DEPLOYMENT_NAME (or POD_NAME)"
     )]
@@ -82,7 +78,6 @@ enum StartError {
     /// The machine has no threads or file descriptors left.
     #[error("no runtime")]
     Runtime(#[source] io::Error),
-    /// The handlers of signals cannot be installed.
     #[error("signals cannot be caught")]
     Signals(#[source] io::Error),
     /// The agent could not start, or an essential task of it ended.

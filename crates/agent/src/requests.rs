@@ -43,8 +43,8 @@ mod writes;
 mod tests;
 
 use clients::ClusterClients;
+pub use running_requests::RunningRequest;
 use running_requests::RunningRequests;
-pub use running_requests::{RequestState, RunningRequest};
 use writes::Writes;
 
 /// Maximum size of the bodies of requests that are held at once, in bytes.

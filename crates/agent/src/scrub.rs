@@ -18,7 +18,7 @@
 //! | `body.rs`, `scrubber.rs` | what is cut out; hash and compression; the event |
 
 mod body;
-mod identity;
+pub(crate) mod identity;
 mod items;
 mod json;
 mod list_head;
@@ -31,17 +31,12 @@ mod tests;
 mod watch_line;
 
 pub use body::{BodyEncoder, BodyLimits, CompressorError};
-pub use identity::{IdentityError, ObjectIdentity, Unidentified};
+pub use identity::{ObjectIdentity, Unidentified};
 pub use items::{ItemSplitter, LineSplitter, LineTooLong};
 pub use list_head::{ClusterStatus, ListError, ListPage};
-pub use object::{BodyError, RawObject};
-pub use rules::{
-    APPLICATION_ANNOTATION, ClusterScopedKinds, Exclusion, IGNORE_ANNOTATION, LAST_APPLIED_ANNOTATION,
-    ObjectFilter, ObjectRules,
-};
-pub use scrubber::{
-    Inspected, InspectedObject, OmissionReason, OmittedBody, Scrubbed, ScrubbedEvent, Scrubber, delete_event,
-};
+pub use object::RawObject;
+pub use rules::{ClusterScopedKinds, Exclusion, ObjectRules};
+pub use scrubber::{Inspected, InspectedObject, OmissionReason, OmittedBody, Scrubber, delete_event};
 pub use watch_line::{WatchEventType, WatchLine, WatchLineError, read_watch_line};
 
 /// Version of what is cut out of the bodies of a kind: with another one, every body of the kind is sent again.

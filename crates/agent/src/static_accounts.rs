@@ -73,7 +73,6 @@ pub struct StaticAccountFile {
     pub reload_failures: Counter,
     /// 1 while the current files are valid, otherwise 0.
     pub valid: Gauge,
-    /// Number of accounts.
     pub count: Gauge,
     /// Refusals of accounts by the hub.
     pub refusals: Counter,
@@ -140,7 +139,6 @@ impl StaticAccountFile {
         self.problem.lock().clone()
     }
 
-    /// The list in force.
     pub fn current(&self) -> Arc<StaticAccountList> {
         self.list.borrow().clone()
     }
@@ -168,7 +166,6 @@ impl StaticAccountFile {
         self.refused.lock().remove(name);
     }
 
-    /// Accounts that the hub refused, and why.
     pub fn refused(&self) -> BTreeMap<String, Failure> {
         self.refused.lock().clone()
     }

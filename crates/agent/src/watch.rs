@@ -48,15 +48,12 @@ mod reader;
 mod tests;
 
 pub use action::{PageRequest, ScopeAction, WaitReason, WatchRequest};
-pub use basis::{Basis, BasisKey, BasisMatch, BasisTooLarge, Leftover};
-pub use budget::{LargePieces, ListBudget, ListPermit};
+pub use budget::{LargePieces, ListBudget};
 pub use failure::RequestFailure;
 pub use list::{ListReason, PageStep, SyncEnd};
 pub use machine::{ItemStep, ObjectStep, ScopeStart, ScopeTiming, ScopeWatch};
 pub(crate) use reader::queue;
-pub use reader::{
-    OmittedItem, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState, objects_path,
-};
+pub use reader::{OmittedItem, ReaderContext, ReaderInput, ReaderSink, ScopeReader, WatchEnd, WatchState};
 
 /// Limits of the pages of a list: the first one, and the one after a page has expired in mid-list. After that, the
 /// list has no limit.

@@ -65,9 +65,7 @@ pub struct ListedWatch {
 /// Numbers of watches for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchCounts {
-    /// Scopes.
     pub scopes: usize,
-    /// Scopes that are watched.
     pub watching: usize,
     /// Scopes with a problem, by its class.
     pub problems: BTreeMap<&'static str, usize>,
@@ -117,7 +115,6 @@ impl WatchRegistry {
         (total, listed.collect())
     }
 
-    /// Counts the scopes.
     pub(crate) fn counts(&self) -> WatchCounts {
         let watches = self.0.lock();
         let mut counts = WatchCounts { scopes: watches.len(), ..WatchCounts::default() };

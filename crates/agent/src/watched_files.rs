@@ -25,7 +25,6 @@ const MIN_TRUSTED_AGE: Duration = Duration::from_secs(3);
 pub enum Content {
     /// A file with this content.
     File(FileDigest),
-    /// Nothing.
     Missing,
     /// Something that cannot be read, and why.
     Unreadable(String),
@@ -36,7 +35,6 @@ pub enum Content {
 pub struct ReadFile {
     /// The path under which it was opened.
     pub path: PathBuf,
-    /// Digest of the content.
     pub digest: FileDigest,
 }
 

@@ -9,9 +9,9 @@ use crate::{DesiredState, State};
 
 /// Type of the condition that says whether the cluster that was reached is the one the account is bound to. Present
 /// beside those of [`tell`] once a cluster was reached.
-pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
+pub(crate) const CLUSTER_IDENTITY: &str = "ClusterIdentity";
 /// Type of the condition about an agent whose own file lists an account of this name, and which of the two counts.
-pub const LISTED_BY_AGENT: &str = "ListedByAgent";
+pub(crate) const LISTED_BY_AGENT: &str = "ListedByAgent";
 
 /// Type of the condition that says which agent streams the account's objects, and what is left out.
 pub const CACHING: &str = "Caching";
@@ -19,7 +19,7 @@ pub const CACHING: &str = "Caching";
 pub const LEFT_OUT: &str = "LeftOut";
 
 /// Reason while an account shall be ACTIVE and the leader does not know yet which agents are connected.
-pub const AWAITING_AGENTS: &str = "AwaitingAgents";
+pub(crate) const AWAITING_AGENTS: &str = "AwaitingAgents";
 
 /// What the conditions shall say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl ConditionSummary {
 }
 
 /// The reason for a state, in CamelCase.
-pub fn state_reason(state: State) -> &'static str {
+pub(crate) fn state_reason(state: State) -> &'static str {
     match state {
         State::Inactive => "Inactive",
         State::ToMigrate => "ToMigrate",
@@ -130,7 +130,7 @@ pub fn standard_conditions(
 }
 
 /// The condition about the agent that streams the account's objects, and what is left out of them.
-pub fn caching_condition(
+pub(crate) fn caching_condition(
     before: &[Condition],
     caching: Option<(&str, Option<&str>)>,
     generation: i64,

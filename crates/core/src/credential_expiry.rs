@@ -93,7 +93,7 @@ impl CredentialExpiry {
     }
 
     /// Time until the next stage begins; `None` after the last one.
-    pub fn until_next_stage(&self, now: Timestamp) -> Option<SignedDuration> {
+    pub(crate) fn until_next_stage(&self, now: Timestamp) -> Option<SignedDuration> {
         self.stages().map(|stage| self.until(stage, now)).find(|left| *left > SignedDuration::ZERO)
     }
 

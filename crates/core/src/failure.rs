@@ -28,7 +28,7 @@ macro_rules! failure_classes {
             }
 
             /// Whether a failure of this class is retried.
-            pub fn outlook(self) -> Outlook {
+            pub(crate) fn outlook(self) -> Outlook {
                 match self {
                     $(Self::$class => Outlook::$outlook,)+
                 }
@@ -96,12 +96,12 @@ pub enum Outlook {
 impl FailureClass {
     /// Whether agents of another zone may well succeed where this is said: the network between agent and cluster, or a
     /// file that only some agents have.
-    pub fn depends_on_zone(self) -> bool {
+    pub(crate) fn depends_on_zone(self) -> bool {
         matches!(self, Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing)
     }
 
     /// The class whose [`reason`](Self::reason) this is; how a leader that has just started reads a status.
-    pub fn from_reason(reason: &str) -> Option<Self> {
+    pub(crate) fn from_reason(reason: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|class| class.reason() == reason)
     }
 }

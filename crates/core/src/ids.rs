@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum epoch: the largest integer that every JSON reader represents exactly. Only a status edited by hand comes
 /// near it; there the epoch stops growing.
-pub const MAX_EPOCH: i64 = (1 << 53) - 1;
+pub(crate) const MAX_EPOCH: i64 = (1 << 53) - 1;
 
 macro_rules! epoch {
     ($(#[$doc:meta])* $name:ident) => {

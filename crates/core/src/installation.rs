@@ -31,7 +31,7 @@ impl fmt::Display for Installation {
 
 impl KubesvcAccount {
     /// Namespace of the installation that a person asked to serve the account.
-    pub fn asked_operator(&self) -> Option<&str> {
+    pub(crate) fn asked_operator(&self) -> Option<&str> {
         self.annotation(OPERATOR_ANNOTATION).filter(|namespace| !namespace.is_empty())
     }
 

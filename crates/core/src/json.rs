@@ -27,7 +27,7 @@ impl UniqueKeys<'_> {
 }
 
 /// Text of the error about a key that a mapping has twice.
-pub fn duplicate_key(key: &str) -> String {
+pub(crate) fn duplicate_key(key: &str) -> String {
     let key: String = key.chars().take(MAX_QUOTED).collect();
     format!("the key {key:?} is there a second time in its mapping: keep one of them")
 }

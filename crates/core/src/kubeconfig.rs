@@ -28,7 +28,7 @@ mod user;
 #[cfg(test)]
 mod tests;
 
-pub use cluster::{carried_ipv4, refused_address};
+pub(crate) use cluster::{carried_ipv4, refused_address};
 pub use der::{Curve, EcKey, may_serve, unusable_key};
 pub use document::{DocumentNode, Text};
 pub use render::render;

@@ -87,18 +87,18 @@ pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 pub const ELECT_CACHING_ANNOTATION: &str = "kubesvc.io/elect-caching";
 /// Label and annotation on a Secret of kubesvc: the account's object it was created for. The label has the object's
 /// name as far as a label allows, the annotation namespace and name in full.
-pub const ACCOUNT_LABEL: &str = "kubesvc.io/account";
+pub(crate) const ACCOUNT_LABEL: &str = "kubesvc.io/account";
 /// Kubernetes' label for the tool that manages an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY_LABEL`] on the Secrets of kubesvc.
-pub const MANAGED_BY: &str = "kubesvc";
+pub(crate) const MANAGED_BY: &str = "kubesvc";
 /// Annotation on a Secret of kubesvc: a request that creates the account is about to replace its contents.
-pub const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
+pub(crate) const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
 /// Annotation on a Secret of kubesvc: the uid of the account that its contents were written for, if the writer had
 /// seen that account.
-pub const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
+pub(crate) const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
 /// Like [`CONTENTS_OF_ANNOTATION`], for the kubeconfig for agents if the Secret has one.
-pub const AGENT_CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/agent-contents-of";
+pub(crate) const AGENT_CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/agent-contents-of";
 /// Annotation: any value ends the wait for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
 /// Label: Secrets with the value `true` are watched, so that a changed credential is noticed immediately.

@@ -101,7 +101,7 @@ pub fn credential_secret_name(object_name: &str) -> String {
 
 /// The label value for a name: the name itself if it is a valid value, otherwise a slug of at most 54 characters, a
 /// dash and 8 hex digits of the name's SHA-256.
-pub fn label_value(name: &str) -> String {
+pub(crate) fn label_value(name: &str) -> String {
     if is_label_value(name) { name.to_owned() } else { shortened(&[name], MAX_LABEL_SLUG) }
 }
 

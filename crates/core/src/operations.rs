@@ -49,7 +49,7 @@ pub use operation::{
     UnreadOperation,
 };
 pub use outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass, OutcomeFailure};
-pub use parsing::{ParseError, operation_from_json, operation_from_text, result_from_text};
+pub use parsing::{ParseError, operation_from_text, result_from_text};
 pub use program::{ApiRequest, Method, NotStarted, Program, ProgramContext, Step};
 
 use std::sync::Arc;
@@ -57,9 +57,9 @@ use std::sync::Arc;
 use crate::wire::operations::operation::Verb;
 
 /// The field manager of what operations write, except where they go on from `kubectl apply`.
-pub const MANAGER: &str = "kubesvc";
+pub(crate) const MANAGER: &str = "kubesvc";
 /// The field manager of `kubectl apply`, which client-side applies share so that either goes on from the other.
-pub const CLIENT_SIDE_MANAGER: &str = "kubectl-client-side-apply";
+pub(crate) const CLIENT_SIDE_MANAGER: &str = "kubectl-client-side-apply";
 
 /// The program of an operation.
 ///

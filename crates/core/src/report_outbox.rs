@@ -15,9 +15,9 @@ use super::{CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccount
 use crate::ids::ZoneId;
 
 /// Maximum number of entries in an outbox; the rest waits.
-pub const MAX_ENTRIES: usize = 1000;
+pub(crate) const MAX_ENTRIES: usize = 1000;
 /// Maximum number of entries, counted from the first, with a reason or an identity.
-pub const MAX_DETAILED: usize = 200;
+pub(crate) const MAX_DETAILED: usize = 200;
 /// Maximum length of a reason, in bytes.
 const MAX_REASON_BYTES: usize = 256;
 /// Maximum total size of an outbox's texts, in bytes.

@@ -18,9 +18,9 @@ use super::object_names::{is_dns_label, is_dns_subdomain};
 use super::spec::KubeconfigSource;
 
 /// The prefixes of references.
-pub const PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
+pub(crate) const PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
 /// Maximum length of a reference, in characters.
-pub const MAX_REFERENCE_CHARS: usize = 2048;
+pub(crate) const MAX_REFERENCE_CHARS: usize = 2048;
 /// Maximum length of an engine's name, in bytes.
 const MAX_ENGINE_BYTES: usize = 64;
 /// Replaces the value of a reference that is the secret itself.
@@ -194,7 +194,7 @@ pub fn shown(text: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Whether a reference was redacted by [`shown`] and so contains no secret.
-pub fn is_redacted(text: &str) -> bool {
+pub(crate) fn is_redacted(text: &str) -> bool {
     Reference::parse(text).is_ok_and(|one| one.holds_the_secret() && one.get("v") == Some(REDACTED))
 }
 

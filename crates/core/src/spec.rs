@@ -193,7 +193,7 @@ impl KubesvcAccountSpec {
 
     /// A digest of the parts that agents receive: 16 hex digits. It covers no credential; a Secret counts by
     /// its version, which is stored beside the digest in the status.
-    pub fn definition_digest(&self) -> String {
+    pub(crate) fn definition_digest(&self) -> String {
         let definition = SentDefinition {
             kubeconfig: self.agent_source(),
             context: self.context.as_deref(),

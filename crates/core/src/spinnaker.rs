@@ -80,7 +80,7 @@ pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<Cow<'_, str>> {
 }
 
 /// Maximum size of a kubeconfig, in bytes.
-pub const MAX_KUBECONFIG_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_KUBECONFIG_BYTES: usize = 256 * 1024;
 
 /// The fields that say how to reach the cluster; only one may be given.
 const SOURCES: [&str; 3] = ["kubeconfigContents", "kubeconfigFile", "serviceAccount"];

@@ -13,7 +13,7 @@ use super::installation::Installation;
 /// Maximum number of agents named in `agents`; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
 /// Maximum number of zones tried in one round of looking for a zone.
-pub const MAX_TRIED_ZONES: usize = 64;
+pub(crate) const MAX_TRIED_ZONES: usize = 64;
 
 /// Observed state of the account, the reason for it, and what happens next.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -228,7 +228,7 @@ impl KubesvcAccountStatus {
     /// Whether an account that shall be ACTIVE is taken from its zone only to be granted to another one, or to the
     /// same one again: a round of looking for a zone is in progress, or its agents reached the wrong cluster or
     /// different ones.
-    pub fn leaves_to_come_back(&self) -> bool {
+    pub(crate) fn leaves_to_come_back(&self) -> bool {
         let class = self.failure_class();
         !self.tried_zones.is_empty()
             || matches!(class, Some(FailureClass::ClusterMismatch | FailureClass::ZoneSpansClusters))

@@ -26,7 +26,6 @@ pub(super) struct AccountKey {
 }
 
 impl AccountKey {
-    /// The key of an account's object.
     pub(super) fn of(item: &AccountObject) -> Self {
         Self { namespace: item.namespace().to_owned(), name: item.name().to_owned() }
     }

@@ -12,9 +12,7 @@ use crate::resources::AccountObject;
 pub(super) struct Door {
     /// Cluster entry; its server is the one that serves the APIs of accounts.
     pub(super) cluster: Cluster,
-    /// Name of the user entry.
     pub(super) user_name: String,
-    /// User entry.
     pub(super) user: AuthInfo,
 }
 
@@ -23,7 +21,6 @@ pub(super) struct Door {
 pub(super) struct NamedAccount {
     /// Name of its context and of its cluster entry.
     pub(super) entry: String,
-    /// The account.
     pub(super) key: AccountKey,
 }
 

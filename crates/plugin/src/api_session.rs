@@ -212,7 +212,6 @@ fn in_cluster(scope: &ScopeArguments, error: &KubeconfigError) -> Result<Config,
 pub(super) struct ResourceRequest<'a> {
     /// RBAC verb.
     pub(super) verb: &'static str,
-    /// Plural of the resource.
     pub(super) resource: &'a str,
     /// Namespace; `None` means all.
     pub(super) namespace: Option<&'a str>,

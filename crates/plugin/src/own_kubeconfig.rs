@@ -19,11 +19,8 @@ const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The cluster and the user of the context. All paths in it are absolute.
 #[derive(Clone, Debug)]
 pub(super) struct OwnEntries {
-    /// The cluster entry.
     pub(super) cluster: Cluster,
-    /// Name of the user.
     pub(super) user_name: String,
-    /// The user entry.
     pub(super) user: AuthInfo,
     /// Whether they are in a file, or those of a pod.
     pub(super) is_in_file: bool,

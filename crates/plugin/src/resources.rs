@@ -21,12 +21,10 @@ pub(super) struct AccountObject {
 }
 
 impl AccountObject {
-    /// Name of the object.
     pub(super) fn name(&self) -> &str {
         self.account.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Namespace of the object.
     pub(super) fn namespace(&self) -> &str {
         self.account.metadata.namespace.as_deref().unwrap_or_default()
     }

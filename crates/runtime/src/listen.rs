@@ -3,7 +3,7 @@
 pub mod bodies;
 pub mod connection_limits;
 pub mod connection_phase;
-pub mod connection_slots;
+mod connection_slots;
 pub mod http;
 pub mod port;
 pub mod refused_heads;

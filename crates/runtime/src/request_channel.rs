@@ -233,7 +233,7 @@ impl<E: End> Exchange<E> {
     }
 
     /// The next event, if there is one by now.
-    pub fn try_event(&self) -> Option<Event<E::Hears, E::IsStopped>> {
+    fn try_event(&self) -> Option<Event<E::Hears, E::IsStopped>> {
         let mut state = self.channel.state.lock();
         let event = state.streams.next_event(self.id)?;
         // There may be credit to grant.

@@ -14,7 +14,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{Instrument as _, error, info, info_span, warn};
 
 /// Time for tasks to finish after the first signal.
-pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(18);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(18);
 
 /// Cancels `stop` at SIGTERM or SIGINT; at the second one, or after the grace, ends the process.
 ///

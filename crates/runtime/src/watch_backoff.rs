@@ -61,7 +61,7 @@ pub enum WatchOutage {
 }
 
 /// Whether an HTTP status means that no server was there to answer, as opposed to an answer of the server.
-pub fn is_absence(code: u16) -> bool {
+pub(crate) fn is_absence(code: u16) -> bool {
     matches!(code, 502..=504)
 }
 

@@ -28,7 +28,7 @@ pub use scopes::{FencedScope, ScopeWriter};
 pub use writing::RowLimit;
 
 /// Value of `kubesvc_cache.kind` of Kubernetes events, which are removed by age.
-pub const EVENT_KIND: &str = "event";
+const EVENT_KIND: &str = "event";
 
 /// One account's part of a transaction: every batch after `claim.committed` up to `claim.last`.
 #[derive(Clone, Debug, PartialEq, Eq)]

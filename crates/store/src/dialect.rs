@@ -150,7 +150,6 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
     /// The end of an `INSERT` that overwrites a row with the same key; see [`SqlTable::upsert`].
     fn write_over(table: &SqlTable) -> String;
 
-    /// Deletes the assignments of accounts with these uids.
     fn delete_assignments_of(uids: &[&str]) -> Statement<Self>;
 
     /// Selects `rel_hash` of the relations of these objects.

@@ -120,7 +120,6 @@ pub(crate) enum SqlFault {
     Busy,
     /// The server is read-only: new connections may lead to its primary.
     ReadOnly,
-    /// The disk is full.
     DiskFull,
     /// The server takes no more connections.
     TooManyConnections,
@@ -132,7 +131,6 @@ pub(crate) enum SqlFault {
     Row,
     /// A table or column is missing.
     Schema,
-    /// No connection.
     NoConnection,
     /// Something that only this database has, and what to do about it.
     Other(&'static str),

@@ -21,9 +21,9 @@ pub use kubesvc_core::account_row::ForeignRow;
 pub use accounts::{AccountChanges, AccountStore, StoredAccounts, VENDOR_TABLE};
 pub use assignments::{Assignment, AssignmentChanges, AssignmentStore};
 pub use cache::{
-    AccountBatch, BasisRow, BatchOutcome, CacheStore, EVENT_KIND, FenceHolder, FencedScope, KindCount,
-    NamespaceCount, ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, RowLimit, ScopeChange,
-    ScopeKey, ScopeRow, ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
+    AccountBatch, BasisRow, BatchOutcome, CacheStore, FenceHolder, FencedScope, KindCount, NamespaceCount,
+    ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, RowLimit, ScopeChange, ScopeKey, ScopeRow,
+    ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};

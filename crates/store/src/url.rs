@@ -14,11 +14,9 @@ use super::{DatabaseExposure, StoreError};
 /// A parsed database URL.
 #[derive(Debug)]
 pub(super) enum DatabaseUrl {
-    /// A SQLite file.
     Sqlite(PathBuf),
     /// A database on a MySQL or MariaDB server.
     MySql(ServerAddress),
-    /// A database on a PostgreSQL server.
     Postgres(ServerAddress),
 }
 

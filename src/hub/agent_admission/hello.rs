@@ -27,7 +27,6 @@ pub(crate) const CACHING_CAPABILITY: &str = "caching/1";
 /// The capability to read and write zstd.
 pub(crate) const ZSTD_CAPABILITY: &str = "zstd/1";
 
-/// A valid hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedHello {
     pub(crate) agent_id: AgentId,
@@ -45,11 +44,8 @@ pub(crate) struct AcceptedHello {
     pub(crate) max_message_bytes: usize,
     /// uid of kube-system of the agent's cluster; empty if unknown.
     pub(crate) cluster_uid: String,
-    /// Whether it reads zstd.
     pub(crate) takes_zstd: bool,
-    /// Whether it streams objects.
     pub(crate) streams_objects: bool,
-    /// Whether it takes requests to clusters.
     pub(crate) takes_requests: bool,
     /// Whether it says that a cluster refuses the credential of an account that it holds.
     pub(crate) tells_refusals: bool,
@@ -102,7 +98,6 @@ pub(crate) fn millis(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Validates a hello.
 pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<AcceptedHello, HelloRefusal> {
     for (field, value, max) in
         [("agent_id", &hello.agent_id, MAX_AGENT_ID_CHARS), ("zone_id", &hello.zone_id, MAX_ZONE_CHARS)]

@@ -41,7 +41,6 @@ const HTTP1_PEEK_BYTES: usize = 16;
 /// answer.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 
-/// Binds the hub's port.
 pub(crate) async fn bind(settings: &ListenerSettings) -> Result<TcpListener, HubError> {
     let (address, port) = (&settings.address, settings.port);
     listen(address, port).await.map_err(|source| HubError::Bind { address: address.clone(), port, source })

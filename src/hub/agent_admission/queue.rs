@@ -111,7 +111,6 @@ impl AdmissionQueues {
     }
 }
 
-/// The queue of one admission class.
 #[derive(Debug)]
 struct AdmissionQueue {
     /// Interval between registrations.

@@ -228,7 +228,6 @@ pub(crate) async fn collect(status: &AgentStatusWriter, absent: &mut AbsentAgent
     outcome
 }
 
-/// A forgotten agent.
 struct DepartedAgent {
     since: Tick,
     approved: bool,

@@ -60,7 +60,6 @@ pub struct SessionRef<'s> {
 /// State of a registered agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegisteredAgent {
-    /// Whether the agent is approved.
     pub approved: bool,
     /// Whether it ever was; then it may hold accounts.
     pub approved_once: bool,
@@ -161,9 +160,6 @@ pub enum RegistrationError {
 #[async_trait]
 pub trait AgentObjects: Send + Sync {
     /// Returns all agents that have an object.
-    ///
-    /// # Errors
-    /// The API server cannot be reached.
     async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError>;
 
     /// Writes a session into its object, which is created if it does not exist. Retries only after a conflict.
@@ -174,9 +170,6 @@ pub trait AgentObjects: Send + Sync {
     async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError>;
 
     /// Writes the end of a session. Does nothing if the object names another session or already says so.
-    ///
-    /// # Errors
-    /// The API server cannot be reached or refuses.
     async fn write_disconnected(
         &self,
         session: SessionRef<'_>,
@@ -184,16 +177,10 @@ pub trait AgentObjects: Send + Sync {
     ) -> Result<(), RegistrationError>;
 
     /// Records that the agent is approved. Does nothing if the object names another session or already says so.
-    ///
-    /// # Errors
-    /// The API server cannot be reached or refuses.
     async fn write_approved(&self, session: SessionRef<'_>) -> Result<(), RegistrationError>;
 
     /// Writes the summary of an agent's accounts. Does nothing if the object names another session or already says
     /// so. Has the lowest priority: returns false, without a write, while registrations use up the rate limit.
-    ///
-    /// # Errors
-    /// The API server cannot be reached or refuses.
     async fn write_summary(
         &self,
         session: SessionRef<'_>,
@@ -204,9 +191,6 @@ pub trait AgentObjects: Send + Sync {
     async fn warn(&self, session: SessionRef<'_>, reason: &'static str, message: &str);
 
     /// Writes the reports that accounts wait for.
-    ///
-    /// # Errors
-    /// The API server cannot be reached or refuses.
     async fn write_outbox(
         &self,
         session: SessionRef<'_>,
@@ -214,8 +198,5 @@ pub trait AgentObjects: Send + Sync {
     ) -> Result<OutboxWrite, RegistrationError>;
 
     /// Removes the object of an agent, if it has not changed since it was read.
-    ///
-    /// # Errors
-    /// The API server cannot be reached or refuses.
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError>;
 }

@@ -119,7 +119,6 @@ impl AccountReceiver {
         &self.account
     }
 
-    /// Number of declared scopes.
     pub(crate) fn scope_count(&self) -> usize {
         self.scopes.len()
     }
@@ -129,7 +128,6 @@ impl AccountReceiver {
         self.uncommitted_events
     }
 
-    /// Whether it waits for its fence.
     pub(crate) fn awaits_fence(&self) -> bool {
         self.phase == ReceiverPhase::Waiting || self.unread.is_some()
     }

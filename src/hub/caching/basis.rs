@@ -21,7 +21,6 @@ pub(crate) struct BasisFrames {
     fence: Fence,
     scope_id: u32,
     sync_key: String,
-    /// Whether the agent takes zstd.
     takes_zstd: bool,
     rows: BasisRows,
     bytes: usize,

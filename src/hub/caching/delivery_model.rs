@@ -32,7 +32,7 @@ mod steps;
 mod walks;
 mod world;
 
-use kubesvc_agent::caching::EncodedFrame;
+use kubesvc_agent::EncodedFrame;
 use kubesvc_core::wire::common::{Fence, Scope};
 use kubesvc_core::wire::events::event::{Body, Omitted, Operation};
 use kubesvc_core::wire::events::{CacheUp, Event, ScopeDeclaration, cache_up};

@@ -19,7 +19,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay given to an agent that used its loan too slowly, or does not read.
 const OVERLOADED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// How a stream ends.
 #[derive(Debug, PartialEq)]
 pub(super) enum CachingStreamEnd {
     /// The agent ended it.

@@ -58,7 +58,6 @@ impl BasisRead {
     }
 }
 
-/// A read that has ended.
 pub(super) enum FinishedRead {
     Progress(ProgressRead, StoredProgress),
     /// A page of a basis, and whether it is the last one.

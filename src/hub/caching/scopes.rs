@@ -84,7 +84,6 @@ impl DeclaredScope {
     }
 }
 
-/// The declared scopes of one account.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeclaredScopes {
     by_id: HashMap<u32, Arc<DeclaredScope>>,
@@ -109,7 +108,6 @@ impl DeclaredScopes {
         Ok(scope)
     }
 
-    /// Returns a declared scope.
     pub(crate) fn get(&self, id: u32) -> Result<&Arc<DeclaredScope>, ScopeError> {
         self.by_id.get(&id).ok_or(ScopeError::Undeclared(id))
     }
@@ -134,7 +132,6 @@ impl DeclaredScopes {
         self.by_id.values().map(|scope| &scope.key).collect()
     }
 
-    /// Number of scopes.
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }

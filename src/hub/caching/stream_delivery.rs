@@ -122,7 +122,6 @@ impl StreamDelivery {
         Ok((uid, effects))
     }
 
-    /// Handles End.
     pub(crate) fn end(&mut self, end: End) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(end.fence, "End")?;
         let account = self.accounts.get_mut(&uid).filter(|account| account.epoch() == epoch);
@@ -180,12 +179,10 @@ impl StreamDelivery {
         self.accounts.get_mut(uid).filter(|account| account.lane() == lane)
     }
 
-    /// Whether an account waits for its fence.
     pub(crate) fn awaits_fence(&self, uid: &str) -> bool {
         self.accounts.get(uid).is_some_and(AccountReceiver::awaits_fence)
     }
 
-    /// Number of accounts in a state.
     pub(crate) fn count(&self, state: DeliveryState) -> usize {
         self.accounts.values().filter(|account| account.state() == Some(state)).count()
     }

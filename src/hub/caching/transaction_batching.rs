@@ -23,7 +23,6 @@ const MAX_ACCOUNTS: usize = 64;
 /// The batches of an account on one stream, from its Begin on. Unique in this process.
 pub(crate) type LaneId = u64;
 
-/// Returns the shard of an account.
 pub(crate) fn shard_of(uid: &str, shards: usize) -> usize {
     let mut hasher = DefaultHasher::new();
     uid.hash(&mut hasher);
@@ -63,7 +62,6 @@ impl<B> Default for ShardQueue<B> {
 }
 
 impl<B> ShardQueue<B> {
-    /// Opens a lane.
     pub(crate) fn open(&mut self, lane: LaneId) {
         self.open.insert(lane);
     }
@@ -223,7 +221,6 @@ impl<R> Default for TransactionDraft<R> {
 }
 
 impl<R> TransactionDraft<R> {
-    /// Whether no batch was added.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

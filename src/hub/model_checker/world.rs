@@ -8,7 +8,7 @@ use crate::hub::model_checker::leader::Pending;
 use crate::hub::model_checker::scenario::{Faults, PersonAction, Scenario};
 use crate::hub::model_checker::shared::Shared;
 use crate::hub::sessions::ledger::Ledger;
-use kubesvc_agent::account_table::{AccountTable, Attempt};
+use kubesvc_agent::{AccountTable, Attempt};
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::spec::{KubeconfigSource, SecretKeyReference};
 use kubesvc_core::wire::common::AccountRef;

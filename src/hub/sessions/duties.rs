@@ -22,7 +22,6 @@ use kubesvc_core::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus,
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionView<'a> {
     pub(crate) zone: &'a ZoneId,
-    /// Whether the agent is approved.
     pub(crate) approved: bool,
     /// The agent is draining: nothing new is sent.
     pub(crate) draining: bool,

@@ -70,7 +70,6 @@ impl HeldClaim {
 /// State of one account in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LedgerEntry {
-    /// Name of the account.
     pub(crate) name: String,
     /// Greatest epoch that the agent may hold, from its hello or from a sent Add; `None` if it holds nothing.
     pub(crate) believed: Option<GrantEpoch>,

@@ -137,7 +137,6 @@ impl Registry {
         Some(first)
     }
 
-    /// Whether the session is connected.
     pub(crate) fn is_connected(&self, session: &Session) -> bool {
         self.by_serial.read().contains_key(&session.serial)
     }
@@ -243,7 +242,6 @@ impl Registry {
             || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
     }
 
-    /// Returns all connected sessions.
     pub(crate) fn connected(&self) -> Vec<Arc<Session>> {
         self.by_serial.read().values().cloned().collect()
     }

@@ -47,11 +47,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) version: String,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub(crate) cluster_uid: String,
-    /// Whether it reads zstd.
     pub(crate) takes_zstd: bool,
-    /// Whether it streams objects.
     pub(crate) streams_objects: bool,
-    /// Whether it takes requests to clusters.
     pub(crate) takes_requests: bool,
     /// Whether it says that a cluster refuses the credential of an account that it holds.
     pub(crate) tells_refusals: bool,
@@ -94,7 +91,6 @@ pub(crate) struct Session {
     pub(crate) cached: Mutex<CachingCommands>,
     /// What the agent says of the objects that it streams, by uid of the account.
     pub(crate) caching_reports: Mutex<HashMap<Arc<str>, CachingReport>>,
-    /// Zone probes of this session.
     pub(crate) zone_probes: Mutex<SessionProbes>,
     pub(crate) own: OwnAccounts,
     /// Other processes under the agent's id.

@@ -81,7 +81,6 @@ pub(crate) fn reference(account: common::AccountRef) -> Option<(String, GrantEpo
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
-/// Converts a failure.
 pub(crate) fn read_failure(failure: &common::Failure) -> Failure {
     let class = match failure.class() {
         Class::Auth => FailureClass::Auth,

@@ -13,7 +13,6 @@ use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, 
 pub(super) enum ListingDecision {
     /// Its object is as listed.
     Keep,
-    /// Create its object.
     Create(Box<KubesvcAccount>),
     /// Replace its object, at the version that was judged.
     Update(Box<KubesvcAccount>),

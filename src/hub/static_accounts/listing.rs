@@ -27,9 +27,7 @@ const FRAME_OVERHEAD_BYTES: usize = 1024;
 pub(super) enum ListingStep {
     /// More frames follow, or the rest of a refused list.
     More,
-    /// The list is complete.
     Complete(Vec<AccountSpec>),
-    /// The list is refused.
     Refused(ListTooLarge),
 }
 
@@ -91,10 +89,8 @@ impl IncomingList {
     }
 }
 
-/// A valid entry.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ValidEntry {
-    /// Account name.
     pub(crate) name: String,
     /// The spec from the file, pinned to the agent's zone.
     pub(crate) spec: KubesvcAccountSpec,
@@ -206,7 +202,6 @@ impl Listing {
         Self(by_name)
     }
 
-    /// Returns the number of accounts.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

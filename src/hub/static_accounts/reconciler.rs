@@ -48,7 +48,6 @@ enum SyncOutcome {
     Refused(StaticAnswer),
     /// Another account has the name.
     Taken(StaticAnswer),
-    /// Retry later.
     Later,
 }
 

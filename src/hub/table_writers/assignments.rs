@@ -236,7 +236,6 @@ impl CheckSchedule {
         self.next = self.next.min(now + self.pace.min(self.period));
     }
 
-    /// Whether a check is due.
     fn is_due(&mut self, now: HubUptime) -> bool {
         let is_due = now >= self.next;
         if is_due {

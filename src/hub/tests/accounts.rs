@@ -244,7 +244,7 @@ async fn reports_of_a_never_approved_agent_do_not_count() {
     agent.answer(failed(&claim)).await;
     agent.say(agent_frame::Frame::Lost(ops::Lost { account: Some(claim), ..Default::default() })).await;
     eventually("all is ignored", || {
-        let reason = crate::hub::ReasonLabel { reason: "never_approved" };
+        let reason = crate::hub::metrics::ReasonLabel { reason: "never_approved" };
         (hub.hub.context.metrics.ignored.get_or_create(&reason).get() == 3).then_some(())
     })
     .await;
@@ -358,7 +358,9 @@ async fn unrequested_answers_are_ignored() {
     agent.answer(dropped(&common::AccountRef { uid: "never".into(), ..reference.clone() })).await;
     agent.answer(held(&reference)).await;
     assert_eq!(word(&hub, "uid-one", |_| true).await.0, GrantEpoch(1));
-    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::ReasonLabel { reason }).get();
+    let ignored = |reason| {
+        hub.hub.context.metrics.ignored.get_or_create(&crate::hub::metrics::ReasonLabel { reason }).get()
+    };
     assert_eq!((ignored("future_epoch"), ignored("never_sent")), (1, 1));
 }
 

@@ -259,8 +259,8 @@ async fn a_second_hello_and_unknown_frames_are_ignored() {
     agent.say(agent_frame::Frame::Working(ops::Working::default())).await;
     agent.say(agent_frame::Frame::Lost(ops::Lost::default())).await;
     let ignored = |reason| {
-        let metrics = &hub.hub.metrics().ignored;
-        metrics.get_or_create(&crate::hub::ReasonLabel { reason }).get()
+        let metrics = &hub.hub.context.metrics.ignored;
+        metrics.get_or_create(&crate::hub::metrics::ReasonLabel { reason }).get()
     };
     eventually("all are counted", || (ignored("malformed_answer") == 3).then_some(())).await;
     assert_eq!((ignored("second_hello"), ignored("unknown_frame")), (1, 1));

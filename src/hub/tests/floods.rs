@@ -88,7 +88,7 @@ async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
     );
     // Whatever it says after that was looked at before.
     unlisted_fact.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
-    let ignored = crate::hub::ReasonLabel { reason: "never_approved" };
+    let ignored = crate::hub::metrics::ReasonLabel { reason: "never_approved" };
     eventually("it is ignored", || {
         (hub.hub.context.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
     })

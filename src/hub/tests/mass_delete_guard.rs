@@ -46,7 +46,7 @@ async fn a_mass_delete_is_carried_out_only_after_a_new_list_confirms_it() {
     hub.accounts.answer_lists(&there);
     assert_eq!(dropped_names(&mut agent, 3).await, ["one-09", "one-10", "one-11"]);
     assert_eq!(hub.accounts.lists_asked_for(), 1, "a few are believed");
-    assert_eq!(hub.hub.metrics().mass_deletes.get(), 1);
+    assert_eq!(hub.hub.context.metrics.mass_deletes.get(), 1);
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_few_deleted_accounts_are_dropped_at_once() {
     keys[..5].iter().for_each(|key| hub.accounts.hide(key));
     assert_eq!(dropped_names(&mut agent, 5).await.len(), 5);
     assert_eq!(hub.accounts.lists_asked_for(), 0);
-    assert_eq!(hub.hub.metrics().mass_deletes.get(), 0);
+    assert_eq!(hub.hub.context.metrics.mass_deletes.get(), 0);
 }
 
 fn has_left(hub: &TestHub) -> Option<()> {

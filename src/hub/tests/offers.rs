@@ -211,7 +211,9 @@ async fn unrequested_probe_answers_are_counted_and_ignored() {
     agent.say(agent_frame::Frame::ProbeResult(ops::ProbeResult::default())).await;
     agent.reply(asked, false).await;
     offer_of(&hub, "a", |fact| fact.offer == Some((1, no()))).await;
-    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::ReasonLabel { reason }).get();
+    let ignored = |reason| {
+        hub.hub.context.metrics.ignored.get_or_create(&crate::hub::metrics::ReasonLabel { reason }).get()
+    };
     assert_eq!((ignored("never_asked"), ignored("malformed_answer")), (3, 3));
 }
 

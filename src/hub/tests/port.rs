@@ -15,8 +15,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::connected_agents::ConnectedAgents as _;
+use crate::hub::metrics::ReasonLabel;
 use crate::hub::tests::support::*;
-use crate::hub::{HubError, HubSettings, ListenerSettings, ReasonLabel};
+use crate::hub::{HubError, HubSettings, ListenerSettings};
 use kubesvc_core::wire::events;
 use kubesvc_runtime::grpc::events::caching_client::CachingClient;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;

@@ -1,9 +1,10 @@
 //! What a replica that does not lead writes down for the one that does.
 
 use crate::connected_agents::ConnectedAgents;
+use crate::hub::agent_status::registration::OutboxWrite;
 use crate::hub::tests::offers;
 use crate::hub::tests::support::*;
-use crate::hub::{HubSettings, OutboxWrite, SessionSettings};
+use crate::hub::{HubSettings, SessionSettings};
 use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::report_outbox::{OutboxEntry, OutboxResult};
 use kubesvc_core::wire::ops;

@@ -259,7 +259,7 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     let mut agent = hub.greet(hello("a")).await;
     agent.accepted().await;
     agent.list_names(&["one"]).await;
-    let reason = crate::hub::ReasonLabel { reason: "never_approved" };
+    let reason = crate::hub::metrics::ReasonLabel { reason: "never_approved" };
     eventually("the list is not heard", || {
         (hub.hub.context.metrics.ignored.get_or_create(&reason).get() == 1).then_some(())
     })

@@ -15,8 +15,10 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::connected_agents::LeaderClock;
+use crate::hub::agent_status::registration::{OutboxWrite, RegisteredAgent};
 use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
 use crate::hub::*;
+use crate::leases::Mandate;
 use crate::secrets::{Credential, CredentialKind};
 use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
 use kubesvc_core::failure::Failure;
@@ -238,7 +240,11 @@ impl TestHub {
         };
         let agents = Arc::new(AgentIndex::default());
         agents.listed(&HashSet::new());
-        let leadership = leads.unwrap_or_else(|| Leadership::alone(&"r-0".into()));
+        let leadership = leads.unwrap_or_else(|| {
+            let leadership = Leadership::unknown();
+            leadership.take(Mandate::alone(&"r-0".into()));
+            leadership
+        });
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             needs: Mutex::default(),

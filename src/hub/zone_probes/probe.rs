@@ -32,14 +32,12 @@ impl ProbeRound {
     }
 }
 
-/// State of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeStage {
     /// Waits for its turn.
     Waiting,
     /// The target is being looked up.
     LookingUp,
-    /// Sent.
     Sent,
     /// The agent can reach the account.
     Yes,
@@ -64,7 +62,6 @@ pub(crate) enum ProbeStep {
     Later(HubUptime),
     /// Ask the agent.
     Send(ProbeRound),
-    /// Forget the probe.
     Forget,
 }
 
@@ -99,7 +96,6 @@ impl SessionProbes {
         }
     }
 
-    /// Queues a probe.
     pub(crate) fn queue(&mut self, uid: &str, round: ProbeRound) {
         let before = self.probes.get(uid).filter(|probe| probe.round == round);
         let refused = before.map_or(0, |probe| probe.refused);

@@ -100,7 +100,6 @@ impl ZoneProber {
         }
     }
 
-    /// Whether a target is being looked up.
     pub(crate) fn is_looking_up(&self) -> bool {
         !self.looking_up.is_empty()
     }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use kubesvc::operator::settings as operator;
+use kubesvc::settings as operator;
 use kubesvc_agent::settings as agent;
 use kubesvc_runtime::config::UnknownKeys;
 

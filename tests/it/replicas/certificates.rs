@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
-use kubesvc::certificates::{Authority, LeafRequest, dns_names_in_der};
+use kubesvc::{Authority, LeafRequest, dns_names_in_der};
 use rcgen::ExtendedKeyUsagePurpose;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

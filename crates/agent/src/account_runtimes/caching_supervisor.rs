@@ -58,9 +58,7 @@ pub struct ReadingParts {
     pub losses: mpsc::Sender<LostAccount>,
     /// Accounts whose credential the cluster refuses.
     pub credentials: CredentialVerdicts,
-    /// The watches, for people.
     pub watches: WatchRegistry,
-    /// Counts.
     pub metrics: CachedObjectMetrics,
 }
 
@@ -76,10 +74,6 @@ struct RunningAccount {
 
 impl CachingSupervisor {
     /// Runs the accounts that `table` names; `notices` come from the driver of the stream.
-    ///
-    /// # Errors
-    ///
-    /// [`CompressorError`] if there is no memory.
     pub fn new(
         (table, wake): (Arc<Mutex<AccountTable>>, Arc<Notify>),
         activators: Activators,
@@ -235,18 +229,15 @@ fn is_changed(before: &account_table::CachedAccount, now: &account_table::Cached
 /// An account that cannot be held any longer.
 #[derive(Debug)]
 pub struct LostAccount {
-    /// uid of the account.
     pub uid: String,
     /// The definition with which it failed.
     pub definition: Arc<Definition>,
-    /// Why.
     pub failure: Failure,
 }
 
 /// Writes down in the table whether the cluster of a held account accepts its credential. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CredentialVerdicts {
-    /// The accounts.
     pub table: Arc<Mutex<AccountTable>>,
     /// Notified when the hub is to be told of a verdict.
     pub changed: Arc<Notify>,

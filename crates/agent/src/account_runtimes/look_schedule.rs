@@ -100,7 +100,6 @@ impl LookSchedule {
         self.ended(now);
     }
 
-    /// The look failed.
     pub(super) fn failed(&mut self, failure: &Failure, now: Instant) -> AfterFailedLook {
         let is_refused = failure.http_status == 401;
         if is_refused {

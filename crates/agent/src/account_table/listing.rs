@@ -15,11 +15,9 @@ use kubesvc_core::wire::ops::HeldAccount;
 /// State of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListedState {
-    /// It is held.
     Held,
     /// It is being started for the first time.
     Starting,
-    /// It could not be started.
     Failed,
 }
 
@@ -30,18 +28,14 @@ pub struct StateCounts {
     pub held: usize,
     /// Being started for the first time.
     pub starting: usize,
-    /// Could not be started.
     pub failed: usize,
 }
 
 /// An account, as shown to people.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedAccount {
-    /// Name of the account.
     pub name: String,
-    /// State of the account.
     pub state: ListedState,
-    /// Time since which it is held.
     pub since: Option<Timestamp>,
     /// Reason why it could not be started, or why the cluster refuses the credential with which it is held.
     pub failure: Option<Failure>,
@@ -52,11 +46,8 @@ pub struct ListedAccount {
 /// An account that is held, for requests to its cluster.
 #[derive(Clone, Debug)]
 pub struct HeldDefinition {
-    /// The account.
     pub account: AccountRef,
-    /// Its definition.
     pub definition: Arc<Definition>,
-    /// The cluster that it has reached.
     pub cluster: Arc<KnownCluster>,
 }
 

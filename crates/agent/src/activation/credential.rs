@@ -25,7 +25,6 @@ pub struct ServiceAccountFiles {
     pub folder: PathBuf,
     /// Host of the API server, if the agent runs in Kubernetes.
     pub host: Option<String>,
-    /// Port of the API server.
     pub port: Option<String>,
 }
 
@@ -50,7 +49,6 @@ pub(super) struct ResolvedSource {
 
 /// A kubeconfig that was read from a file.
 pub(super) struct FileKubeconfig {
-    /// Result of vetting it.
     pub(super) vetted: Result<VettedKubeconfig, KubeconfigError>,
     /// The file itself, and the files that it names.
     pub(super) files: Vec<ReadFile>,

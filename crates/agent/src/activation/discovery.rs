@@ -44,7 +44,6 @@ pub struct ServedKinds {
     /// Group and version of what is not known: an API server behind this one is down. What it served before may be there
     /// still.
     pub unanswered: BTreeSet<(String, String)>,
-    /// The tags of the answers.
     pub tags: DiscoveryTags,
 }
 
@@ -64,7 +63,6 @@ impl ServedKinds {
     }
 }
 
-/// Returns all kinds.
 pub(super) async fn served_kinds(reader: &mut ClusterReader) -> Result<Vec<ServedKind>, Failure> {
     let changed = changed_kinds(reader, &DiscoveryTags::default()).await?;
     Ok(changed.map(|served| served.kinds).unwrap_or_default())

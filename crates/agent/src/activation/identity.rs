@@ -114,7 +114,6 @@ pub(super) fn parse<'b, T: Deserialize<'b>>(
     })
 }
 
-/// The version of the API server.
 pub(super) async fn version(reader: &mut ClusterReader) -> Result<String, Failure> {
     #[derive(Deserialize)]
     struct VersionResponse<'b> {

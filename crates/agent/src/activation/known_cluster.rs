@@ -13,9 +13,7 @@ use kubesvc_core::wire::ops::ClusterIdentity;
 /// What is known of a cluster; an empty text where that may not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownCluster {
-    /// uid of the namespace kube-system.
     kube_system_uid: String,
-    /// Digest of the keys of service account tokens.
     token_keys_digest: String,
     /// Digest of the key of the authority that verified the API server.
     authority_key_digest: String,

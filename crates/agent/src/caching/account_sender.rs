@@ -127,16 +127,13 @@ pub enum ReaderCommand {
 /// A scope that cannot be declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclarationError {
-    /// There are too many.
     #[error("the account has {MAX_SCOPES} scopes, which is the limit; cache fewer kinds or namespaces")]
     TooManyScopes,
-    /// The number was used before.
     #[error("the number {0} was given to another scope of the account; take the next free one")]
     NumberUsed(u32),
     /// The number belongs to no scope, or to one of another kind or namespace.
     #[error("the scope number {0} cannot be declared again; add a scope for another kind or namespace")]
     OtherScope(u32),
-    /// The declaration names no kind.
     #[error("the scope number {0} names no kind")]
     NoKind(u32),
 }

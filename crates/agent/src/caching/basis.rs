@@ -15,7 +15,6 @@ const MAX_BASIS_BYTES: usize = 256 * 1024 * 1024;
 /// Why a basis cannot be used. The list begins anew, under another key.
 #[derive(Debug, thiserror::Error)]
 pub enum BasisError {
-    /// It is larger than the agent takes.
     #[error(
         "the rows of the scope take {bytes} bytes, and the agent takes {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
     )]
@@ -25,17 +24,12 @@ pub enum BasisError {
     },
     /// A frame is larger than it may be, or of another size than it says.
     #[error("a frame of the rows of the scope says {said} bytes, and the limit is {MAX_FRAME_BYTES}")]
-    FrameSize {
-        /// Size that the frame says.
-        said: usize,
-    },
+    FrameSize { said: usize },
     /// A frame says no encoding, or one that the agent does not know.
     #[error("a frame of the rows of the scope has the unknown encoding {0}; update the agent")]
     Encoding(i32),
-    /// A frame cannot be decompressed.
     #[error("a frame of the rows of the scope cannot be decompressed")]
     Compressed(#[source] std::io::Error),
-    /// A frame holds something other than rows.
     #[error("a frame of the rows of the scope cannot be read")]
     Rows(#[source] prost::DecodeError),
 }
@@ -48,7 +42,6 @@ pub struct ScopeBasis {
 }
 
 impl ScopeBasis {
-    /// Takes the next frame.
     pub(super) fn push(&mut self, frame: Blob) -> Result<(), BasisError> {
         let said = frame.size as usize;
         if said > MAX_FRAME_BYTES || frame.data.len() > MAX_FRAME_BYTES {

@@ -74,7 +74,6 @@ struct ScopeInBatch {
     rv: Option<Box<str>>,
     list_begins: bool,
     is_synced: bool,
-    /// Its events.
     sent: EventCount,
 }
 
@@ -103,15 +102,12 @@ pub(super) struct EncodedBatch {
     pub(super) frame: EncodedFrame,
     /// Length of the encoded `Batch`: what it takes of the credit, in bytes.
     pub(super) bytes: usize,
-    /// Scopes that are added.
     pub(super) added: Vec<u32>,
-    /// Lists that begin.
     pub(super) sync_starts: Vec<SyncStart>,
     /// Why scopes are not read, by scope.
     pub(super) problems: Vec<(u32, ScopeProblem)>,
     /// Its events, by scope.
     pub(super) events: Vec<(u32, EventCount)>,
-    /// Number of its events.
     pub(super) event_count: usize,
 }
 
@@ -326,7 +322,6 @@ impl QueuedEvent {
 /// A number of events, and their size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCount {
-    /// Events.
     pub events: u64,
     /// Their size as they were sent, in bytes.
     pub bytes: u64,
@@ -337,7 +332,6 @@ pub struct EventCount {
 pub struct SentEvents(BTreeMap<(String, String), EventCount>);
 
 impl SentEvents {
-    /// Adds events of a scope.
     pub(super) fn add(&mut self, scope: &Scope, count: EventCount) {
         let sent = self.0.entry((scope.kind.clone(), scope.group.clone())).or_default();
         sent.events += count.events;
@@ -349,7 +343,6 @@ impl SentEvents {
         self.0.iter().map(|((kind, group), count)| (kind.as_str(), group.as_str(), *count))
     }
 
-    /// Whether nothing was sent.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -30,9 +30,7 @@ const MAX_QUEUED_FRAMES: usize = 16;
 /// A connection to a hub that takes cached objects.
 #[derive(Clone, Debug)]
 pub struct HubConnection {
-    /// The connection of the session.
     pub channel: Channel,
-    /// The session.
     pub identity: StreamIdentity,
 }
 
@@ -48,7 +46,6 @@ pub enum StreamNotice {
 /// What the hub sends on the stream of this number; `None` at its end.
 type StreamFrame = (u64, Option<CacheDown>);
 
-/// The driver of the stream.
 #[derive(Debug)]
 pub struct StreamDriver {
     shared: Arc<SharedStream>,

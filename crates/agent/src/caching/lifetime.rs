@@ -33,7 +33,6 @@ enum StreamPhase {
 /// What the lifetime demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// Open the stream.
     Open,
     /// End it: there are no accounts, no session, or no answer.
     Close,

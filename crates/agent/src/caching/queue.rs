@@ -314,7 +314,6 @@ impl PendingQueue {
         self.refused = 0;
     }
 
-    /// Discards everything.
     pub(super) fn clear(&mut self, memory: &mut QueueMemory) {
         self.share.set(0, memory);
         *self = Self { next_place: self.next_place, ..Self::default() };

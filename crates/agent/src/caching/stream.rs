@@ -31,9 +31,7 @@ pub const MAX_ACCOUNT_UNCOMMITTED_EVENTS: usize = MAX_UNCOMMITTED_EVENTS / 4;
 pub struct StreamIdentity {
     /// Id of the session that GetOps has.
     pub session_id: String,
-    /// Id of the agent.
     pub agent_id: String,
-    /// The process.
     pub boot_id: String,
     /// The replica that has the session.
     pub replica_id: String,
@@ -48,10 +46,8 @@ pub enum StreamAction {
     Open {
         /// Number of the stream.
         stream: u64,
-        /// The first frame.
         frame: EncodedFrame,
     },
-    /// Send a frame.
     Send(EncodedFrame),
     /// End the stream, and say nothing more of it.
     Close,
@@ -62,9 +58,7 @@ pub enum StreamAction {
 /// A command for the readers of an account.
 #[derive(Debug)]
 pub struct AccountCommand {
-    /// uid of the account.
     pub account_uid: String,
-    /// The command.
     pub command: ReaderCommand,
 }
 
@@ -115,11 +109,6 @@ impl CachingSender {
             ends: VecDeque::new(),
             used: DeliveryNumbers::default(),
         }
-    }
-
-    /// The memory that the queues of accounts share.
-    pub fn memory(&self) -> &QueueMemory {
-        &self.memory
     }
 
     /// A session stands, or ended (`None`), and the stream with it.

@@ -53,7 +53,6 @@ impl Turns {
         self.ready.len()
     }
 
-    /// The account that was served last.
     pub(super) fn served(&self) -> Option<&Arc<str>> {
         self.served.as_ref()
     }

@@ -43,7 +43,6 @@ impl UnackedBatches {
         self.batches.iter()
     }
 
-    /// What is in flight.
     pub(super) fn in_flight(&self) -> InFlightSize {
         self.in_flight
     }
@@ -91,7 +90,6 @@ impl UnackedBatches {
         Some(first)
     }
 
-    /// Takes all batches.
     pub(super) fn take(&mut self) -> VecDeque<UnackedBatch> {
         std::mem::take(self).batches
     }

@@ -80,10 +80,6 @@ impl ClusterClient {
     }
 
     /// Creates a client that checks each new connection before it sends anything else on it.
-    ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new).
     pub fn checked(
         endpoint: ClusterEndpoint,
         context: &ClusterContext,
@@ -117,10 +113,6 @@ impl ClusterClient {
     ///
     /// A request is sent at most once. If a kept connection turns out to be closed before a byte of the request was
     /// sent, the request goes over another connection.
-    ///
-    /// # Errors
-    ///
-    /// A [`ClusterError`] if there is no response.
     pub async fn send(&self, purpose: Use, request: ClusterRequest) -> Result<ClusterResponse, ClusterError> {
         let step = self.step(&request);
         if !request.path.starts_with('/') {
@@ -227,10 +219,6 @@ impl ClusterClient {
 
     /// Sends a GET request and reads the whole response, within the limits of the context. Any status other than 200 is
     /// an error, whose [`http_status`](ClusterError::http_status) holds it.
-    ///
-    /// # Errors
-    ///
-    /// A [`ClusterError`] if there is no such response.
     pub async fn get(
         &self,
         purpose: Use,
@@ -248,10 +236,6 @@ impl ClusterClient {
     }
 
     /// Like [`get`](Self::get); `None` if the document has still this tag.
-    ///
-    /// # Errors
-    ///
-    /// As [`get`](Self::get).
     pub async fn get_changed(
         &self,
         purpose: Use,

@@ -152,7 +152,6 @@ impl Connection {
         Ok(Self { server, sender, usage, task, _permit: permit })
     }
 
-    /// The certificate that the server has shown.
     pub(super) fn server(&self) -> &Arc<ServerCertificate> {
         &self.server
     }

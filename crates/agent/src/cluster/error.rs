@@ -22,68 +22,28 @@ pub enum ClusterError {
     /// The agent's owner does not allow it.
     #[error("policy: {0}")]
     Policy(String),
-    /// Something in the kubeconfig cannot be used.
     #[error("{0}")]
     Kubeconfig(String),
-    /// The cluster's own authorities cannot be used.
     #[error("certificate-authority-data cannot be used")]
     Authority(#[source] TrustError),
-    /// The machine's authorities cannot be used.
     #[error(transparent)]
     SystemAuthorities(TrustError),
-    /// TLS could not be configured.
     #[error("TLS cannot be set up")]
     TlsSetup(#[source] TlsError),
-    /// The name of the server could not be resolved.
     #[error("{host} of {url} cannot be looked up from the agent")]
-    Lookup {
-        /// Host of the server.
-        host: String,
-        /// URL of the server.
-        url: String,
-        /// The resolver's error.
-        source: io::Error,
-    },
-    /// The name in this URL has no address.
+    Lookup { host: String, url: String, source: io::Error },
     #[error("the name in {0} has no address")]
     NoAddress(String),
-    /// No address of the server accepts connections.
     #[error("no connection to {url} ({addresses})")]
-    Unreachable {
-        /// URL of the server.
-        url: String,
-        /// The addresses that were tried.
-        addresses: String,
-        /// Error of the last one.
-        source: io::Error,
-    },
-    /// The connection to this URL was not established in time.
+    Unreachable { url: String, addresses: String, source: io::Error },
     #[error("no connection to {0} in time; check the address, and firewalls between it and the agent")]
     ConnectTimeout(String),
-    /// The server closed the connection during the TLS handshake.
     #[error("{url} closed the connection before the TLS handshake was done")]
-    HandshakeClosed {
-        /// URL of the server.
-        url: String,
-        /// The operating system's error.
-        source: io::Error,
-    },
-    /// The TLS handshake failed.
+    HandshakeClosed { url: String, source: io::Error },
     #[error("connecting to {url}: TLS failed")]
-    Tls {
-        /// URL of the server.
-        url: String,
-        /// The error of the handshake.
-        source: TlsError,
-    },
-    /// All connections that may be open are in use.
+    Tls { url: String, source: TlsError },
     #[error("{step} found no free connection within {}", shown(.waited))]
-    Busy {
-        /// The request.
-        step: Arc<str>,
-        /// Time for which the request waited.
-        waited: Duration,
-    },
+    Busy { step: Arc<str>, waited: Duration },
     /// Each watch takes a connection, and all that may be open, this many, are taken. The text stands in a condition beside
     /// the name of a kind, where there is room for 120 bytes.
     #[error(
@@ -91,66 +51,37 @@ pub enum ClusterError {
          namespaces"
     )]
     TooManyWatches(usize),
-    /// The request is not valid.
     #[error("{step} could not be built")]
-    Request {
-        /// The request.
-        step: Arc<str>,
-        /// What is wrong with it.
-        source: http::Error,
-    },
-    /// The path of this request does not begin with a slash.
+    Request { step: Arc<str>, source: http::Error },
     #[error("{0} names no path")]
     Path(Arc<str>),
-    /// This request asks for an upgrade on connections that may use HTTP/2.
     #[error("{0} asks for an upgrade, which needs HTTP/1.1")]
     UpgradeOverHttp2(Arc<str>),
-    /// The server did not upgrade the connection of this request.
     #[error("{0} did not upgrade the connection")]
     NotUpgraded(Arc<str>),
-    /// The connection ended before the response did.
     #[error("{step} got no complete response")]
     Broken {
-        /// The request.
         step: Arc<str>,
-        /// How the connection ended.
         source: BrokenConnection,
         /// Whether certainly nothing of the request was sent.
         before_send: bool,
     },
-    /// The response was not complete in time.
     #[error("{step} was not answered within {}", shown(.limit))]
-    Timeout {
-        /// The request.
-        step: Arc<str>,
-        /// The time limit.
-        limit: Duration,
-    },
-    /// The body of the response is too large.
+    Timeout { step: Arc<str>, limit: Duration },
     #[error("{step} answered with more than {limit} bytes")]
     TooLarge {
-        /// The request.
         step: Arc<str>,
         /// Maximum size in bytes.
         limit: usize,
     },
-    /// The server answered with a redirect.
     #[error(
         "{step} answered {}: a redirect, and redirects are not followed; give the address of the API server itself",
         .status.as_u16()
     )]
-    Redirected {
-        /// The request.
-        step: Arc<str>,
-        /// Status of the response.
-        status: StatusCode,
-    },
-    /// The server answered with another status than 200.
+    Redirected { step: Arc<str>, status: StatusCode },
     #[error("{step} answered {}: {}{said}", .status.as_u16(), refused_meaning(.status).1)]
     Refused {
-        /// The request.
         step: Arc<str>,
-        /// Status of the response.
         status: StatusCode,
         /// What the server said, in parentheses and safe to show; may be empty.
         said: String,
@@ -161,21 +92,13 @@ pub enum ClusterError {
     /// A new connection did not pass its check, and nothing else was sent on it.
     #[error(transparent)]
     Check(Box<ClusterError>),
-    /// A new connection leads to another cluster than it should.
     #[error("{url} is another cluster than the account was activated with: {why}; nothing of it is read")]
-    AnotherCluster {
-        /// URL of the server.
-        url: String,
-        /// What differs.
-        why: String,
-    },
-    /// The server at this URL showed another certificate than before.
+    AnotherCluster { url: String, why: String },
     #[error("{0} has changed its certificate meanwhile")]
     CertificateChanged(String),
 }
 
 impl ClusterError {
-    /// Class of the error.
     pub fn class(&self) -> Class {
         match self {
             Self::Policy(_) => Class::Forbidden,
@@ -286,7 +209,6 @@ pub struct BrokenConnection {
 }
 
 impl BrokenConnection {
-    /// Class of the error.
     pub fn class(&self) -> Class {
         self.class
     }

@@ -117,7 +117,6 @@ pub(super) struct BodySending {
 }
 
 impl BodySending {
-    /// Whether all of the body was handed to the connection.
     pub(super) fn is_sent(&self) -> bool {
         self.is_sent.load(Ordering::Acquire)
     }

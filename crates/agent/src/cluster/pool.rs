@@ -37,7 +37,6 @@ pub struct PoolLimits {
     pub idle_connections: usize,
     /// Time after its last request at which a connection closes.
     pub idle_timeout: Duration,
-    /// Interval between HTTP/2 pings.
     pub ping_interval: Duration,
     /// Timeout for the answer to an HTTP/2 ping, after which the connection is closed.
     pub ping_timeout: Duration,
@@ -113,7 +112,6 @@ impl Default for ConnectionBudget {
 }
 
 impl ConnectionBudget {
-    /// Creates a budget with these limits.
     pub fn new(limits: impl Fn(Use) -> UseBudget) -> Self {
         let semaphores = |purpose| {
             let limits = limits(purpose);
@@ -200,10 +198,6 @@ impl Pool {
     }
 
     /// Takes a slot.
-    ///
-    /// # Errors
-    ///
-    /// [`ClusterError::TooManyWatches`] if all are taken.
     pub(super) fn slot(&self) -> Result<PoolSlot, ClusterError> {
         match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(permit) => Ok(PoolSlot { _permit: permit }),
@@ -329,12 +323,10 @@ pub(super) struct ExchangeError {
 }
 
 impl Lease {
-    /// The certificate that the server has shown.
     pub(super) fn server(&self) -> &Arc<ServerCertificate> {
         self.connection.server()
     }
 
-    /// Whether the connection was opened for this request.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }

@@ -31,16 +31,12 @@ pub enum TrustError {
     /// The machine has no certificate authorities, or they cannot be read.
     #[error("the agent's machine trusts no certificate authority (ca-certificates)")]
     NoAuthority(#[source] Option<Arc<rustls_native_certs::Error>>),
-    /// An authority is no certificate in PEM.
     #[error(transparent)]
     Pem(Arc<pem::Error>),
-    /// An authority cannot be used.
     #[error(transparent)]
     Authority(#[from] TlsError),
-    /// No verifier can be made of the authorities.
     #[error(transparent)]
     Verifier(#[from] VerifierBuilderError),
-    /// Reading the machine's authorities ended early.
     #[error(transparent)]
     Interrupted(Arc<JoinError>),
 }

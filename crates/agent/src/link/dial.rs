@@ -80,16 +80,12 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
 /// Why there is no connection to the hub.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
-    /// The hub's certificate cannot be verified.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// TLS cannot be set up.
     #[error("TLS to the hub {hub} cannot be set up")]
     Tls { hub: String, source: tonic::transport::Error },
-    /// The hub cannot be reached.
     #[error("no connection to the hub {hub}")]
     Unreachable { hub: String, source: tonic::transport::Error },
-    /// The hub does not answer.
     #[error("no connection to the hub {hub} within {} s", CONNECT_TIMEOUT.as_secs())]
     Silent { hub: String },
 }

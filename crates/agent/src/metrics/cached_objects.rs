@@ -24,7 +24,6 @@ const OTHER: &str = "other";
 /// What is counted when metrics are asked for.
 #[derive(Clone, Debug, Default)]
 pub struct CachedObjectCounts {
-    /// The scopes.
     pub watches: WatchCounts,
     /// Bytes that were read and are not known to be committed.
     pub pending_bytes: usize,
@@ -73,7 +72,6 @@ fn gauge(count: usize) -> i64 {
 }
 
 impl CachedObjectMetrics {
-    /// Counts events that were sent.
     pub fn sent(&self, sent: &SentEvents) {
         for (kind, group, count) in sent.iter() {
             self.events.get_or_create(&[("event_kind", self.kinds.value(kind))]).inc_by(count.events);
@@ -81,12 +79,10 @@ impl CachedObjectMetrics {
         }
     }
 
-    /// Counts a list that begins.
     pub fn list_begins(&self, reason: ListReason) {
         self.lists.get_or_create(&[("why", reason.as_str())]).inc();
     }
 
-    /// Counts a watch that ended.
     pub fn watch_ended(&self, why: WatchEnd) {
         self.watch_ends.get_or_create(&[("why", why.as_str())]).inc();
     }

@@ -53,9 +53,6 @@ fn read_contents(watched: &mut WatchedFiles, dir: &std::path::Path) -> Vec<Conte
 
 impl Settings {
     /// Loads the settings for the first time.
-    ///
-    /// # Errors
-    /// Everything that is wrong with the settings.
     pub(super) fn load(dir: PathBuf, unknown: UnknownKeys) -> Result<Self, ConfigError> {
         let mut watched = WatchedFiles::new(MAX_FILE_BYTES);
         // Checked before loading, so that a change in between is noticed later.

@@ -58,10 +58,6 @@ impl fmt::Debug for BodyEncoder {
 
 impl BodyEncoder {
     /// Creates an encoder for what the hub takes.
-    ///
-    /// # Errors
-    ///
-    /// [`CompressorError`] if there is no memory for it.
     pub fn new(limits: BodyLimits) -> Result<Self, CompressorError> {
         let compressor = limits.zstd.then(|| Compressor::new(COMPRESSION_LEVEL)).transpose();
         Ok(Self {
@@ -72,7 +68,6 @@ impl BodyEncoder {
         })
     }
 
-    /// Maximum size of an encoded event, in bytes.
     pub(super) fn max_event_bytes(&self) -> usize {
         self.limits.max_event_bytes
     }
@@ -110,7 +105,6 @@ impl BodyEncoder {
 /// What becomes of a range of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Edit {
-    /// It is cut out.
     Cut,
     /// It stays, but does not count for the hash.
     Unhashed,
@@ -126,7 +120,6 @@ pub(super) struct Splice {
 }
 
 impl Splice {
-    /// Cuts a range out.
     pub(super) fn cut(&mut self, range: Range<usize>) {
         self.cut_bytes += range.len();
         match self.edits.last_mut() {
@@ -190,7 +183,6 @@ pub(super) struct MemberCuts {
 }
 
 impl MemberCuts {
-    /// Keeps a member.
     pub(super) fn keep(&mut self, entry: &JsonEntry<'_>, splice: &mut Splice) {
         if let Some(leading) = self.leading.take() {
             // With the comma after it.
@@ -200,7 +192,6 @@ impl MemberCuts {
         self.previous_end = entry.value.end;
     }
 
-    /// Cuts a member out.
     pub(super) fn cut(&mut self, entry: &JsonEntry<'_>, splice: &mut Splice) {
         if self.kept == 0 {
             let start = self.leading.as_ref().map_or(entry.start, |leading| leading.start);

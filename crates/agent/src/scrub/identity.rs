@@ -24,32 +24,20 @@ pub struct ObjectIdentity {
 /// Why it is unknown who an object is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// The object lacks a member.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A member is no text.
     #[error("{0} is no text")]
     NotText(&'static str),
-    /// A member has control characters.
     #[error("{0} has control characters")]
     ControlCharacters(&'static str),
-    /// A member is too long.
     #[error("{field} has more than {max} characters")]
     TooLong {
-        /// The member.
         field: &'static str,
         /// Maximum length, in characters.
         max: usize,
     },
-    /// The server sent an object of a namespace that it was not asked for.
     #[error("it is in namespace {namespace:?}, and {scope:?} was asked for")]
-    OutsideScope {
-        /// The object's namespace.
-        namespace: String,
-        /// The namespace that was asked for.
-        scope: String,
-    },
-    /// The bytes cannot be read.
+    OutsideScope { namespace: String, scope: String },
     #[error("the object cannot be read")]
     Body(#[source] BodyError),
 }

@@ -19,21 +19,16 @@ enum Position {
     Key,
     /// Within a key.
     InKey,
-    /// Between a key and its colon.
     Colon(ListMember),
     /// Before a value.
     Value(ListMember),
-    /// Within a value.
     InValue(ListMember),
-    /// After a value.
     AfterValue,
     /// After the opening bracket of the items.
     FirstItem,
     /// After a comma between items.
     Item,
-    /// Within an item.
     InItem,
-    /// After an item.
     AfterItem,
     /// After the list.
     End,

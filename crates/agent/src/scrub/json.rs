@@ -98,7 +98,6 @@ pub(super) struct JsonEntry<'a> {
     pub(super) start: usize,
     /// Where its value lies.
     pub(super) value: Range<usize>,
-    /// The extent of the value.
     pub(super) extent: Extent,
 }
 
@@ -211,7 +210,6 @@ pub(super) fn number(bytes: &[u8], value: &Range<usize>) -> Option<u64> {
     std::str::from_utf8(bytes.get(value.clone())?).ok()?.parse().ok()
 }
 
-/// Whether the value is `null`.
 pub(super) fn is_null(bytes: &[u8], value: &Range<usize>) -> bool {
     bytes.get(value.clone()) == Some(b"null")
 }

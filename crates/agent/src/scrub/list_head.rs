@@ -17,7 +17,6 @@ const MAX_KEY_BYTES: usize = 64;
 /// A member of a list, or of a `Status` in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListMember {
-    /// The items.
     Items,
     /// One that is kept until the end.
     Kept(&'static str),
@@ -30,7 +29,6 @@ const KEPT: [&str; 7] = ["apiVersion", "kind", "metadata", "code", "reason", "me
 /// The end of one page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListPage {
-    /// API version of the list.
     pub api_version: String,
     /// Kind of the list, for example `PodList`.
     pub kind: String,
@@ -38,7 +36,6 @@ pub struct ListPage {
     pub resource_version: String,
     /// Token for the next page; `None` if this is the last one.
     pub continue_token: Option<String>,
-    /// Items in the page.
     pub items: u64,
 }
 
@@ -48,18 +45,12 @@ pub enum ListError {
     /// The server answered with a `Status`.
     #[error("the server answered with status {} in place of a list: {}", .0.code, .0.message)]
     Status(ClusterStatus),
-    /// The response ended before the list did.
     #[error("the list ended after {items} items, before its end; the server or a proxy cut it")]
-    Truncated {
-        /// Items before the end.
-        items: u64,
-    },
-    /// The response is no list.
+    Truncated { items: u64 },
     #[error(
         "the response is no list: {expected} expected at byte {at}; is this the address of an API server?"
     )]
     Malformed {
-        /// What a list has there.
         expected: &'static str,
         /// Offset in bytes.
         at: u64,
@@ -67,10 +58,8 @@ pub enum ListError {
     /// A member appears twice, so it is not clear which one counts.
     #[error("the list has {0:?} twice")]
     Repeated(&'static str),
-    /// The list names no version from which it could be watched.
     #[error("the list has no usable metadata.resourceVersion, so the kind cannot be watched; leave it out")]
     NoVersion,
-    /// An item is too large.
     #[error(
         "an item of the list is larger than {max} bytes; leave the kind out, or make its objects smaller"
     )]
@@ -78,7 +67,6 @@ pub enum ListError {
         /// Maximum size of an item, in bytes.
         max: usize,
     },
-    /// The rest of the list is too large.
     #[error("the list has more than {max} bytes beside its items")]
     HeadTooLarge {
         /// Maximum size, in bytes.
@@ -208,9 +196,7 @@ const MAX_REASON_BYTES: usize = 128;
 pub struct ClusterStatus {
     /// Code, as in HTTP; 0 if there is none.
     pub code: u16,
-    /// Reason in one word.
     pub reason: String,
-    /// What happened.
     pub message: String,
     /// Time that the server asks to be left alone.
     pub retry_after: Option<Duration>,

@@ -9,13 +9,11 @@ use crate::scrub::json::{Entries, leading_space};
 /// Why the body of an object cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// The bytes are no UTF-8.
     #[error("byte {at} is not valid UTF-8")]
     InvalidUtf8 {
         /// Offset in bytes.
         at: usize,
     },
-    /// The bytes are no JSON.
     #[error("it is not valid JSON at line {line}, column {column}")]
     InvalidJson {
         /// Line, from 1.
@@ -23,18 +21,14 @@ pub enum BodyError {
         /// Column, from 1.
         column: usize,
     },
-    /// The JSON is no object.
     #[error("it is no JSON object")]
     NotAnObject,
-    /// Objects and arrays are nested too deeply for those who read the body.
     #[error("it is nested {depth} levels deep, and at most {max} are read")]
     TooDeep {
-        /// Levels of objects and arrays.
         depth: usize,
         /// Maximum number of levels.
         max: usize,
     },
-    /// A number is too long for those who read the body.
     #[error("it has a number of {length} bytes, and at most {max} are read")]
     NumberTooLong {
         /// Length of the number, in bytes.
@@ -42,19 +36,14 @@ pub enum BodyError {
         /// Maximum length, in bytes.
         max: usize,
     },
-    /// A key is no text: it has half of a surrogate pair.
+    /// It has half of a surrogate pair.
     #[error("a key of it is no text")]
     BadKey,
     /// A member has another type than Kubernetes gives it, or a key that is no text.
     #[error("{0} has another type than in Kubernetes")]
     WrongType(&'static str),
-    /// A label or annotation that is sent apart from the body is no text that can be stored.
     #[error("the label or annotation {key:?} is no text without NUL")]
-    BadMetaValue {
-        /// The key.
-        key: String,
-    },
-    /// There are too many labels and annotations that are sent apart from the body.
+    BadMetaValue { key: String },
     #[error("it has more than {max} bytes of labels and annotations that are sent apart from the body")]
     TooMuchMeta {
         /// Maximum size, in bytes.
@@ -66,12 +55,8 @@ pub enum BodyError {
         /// Position in the list, from 0.
         index: usize,
     },
-    /// There are too many owner references.
     #[error("it has more than {max} owner references")]
-    TooManyOwners {
-        /// Maximum number.
-        max: usize,
-    },
+    TooManyOwners { max: usize },
 }
 
 /// The bytes of one object, from a list or a watch.
@@ -94,7 +79,6 @@ impl<'a> RawObject<'a> {
         Self { bytes: text.as_bytes(), problem }
     }
 
-    /// The bytes.
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

@@ -31,13 +31,11 @@ const MAX_SECRET_ANNOTATION_BYTES: usize = 1024;
 pub struct ObjectRules {
     /// API version of the scope, for example `apps/v1`.
     pub api_version: String,
-    /// Kind of the scope.
     pub kind: String,
     /// Namespace of the scope; empty for all, or for cluster-wide objects.
     pub namespace: String,
     /// Prefixes of the labels and annotations that are sent apart from the body.
     pub meta_keys: Arc<[String]>,
-    /// Which objects are left out.
     pub filter: ObjectFilter,
     /// Whether these are Secrets, of which only apiVersion, kind and metadata are sent.
     pub is_secret: bool,

@@ -29,13 +29,10 @@ pub struct ScrubbedEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body of {kind} {name:?} in namespace {namespace:?} is left out")]
 pub struct OmittedBody {
-    /// Kind of the scope.
     pub kind: String,
     /// Namespace of the object; empty for a cluster-wide one.
     pub namespace: String,
-    /// Name of the object.
     pub name: String,
-    /// Why.
     #[source]
     pub why: OmissionReason,
 }
@@ -43,7 +40,6 @@ pub struct OmittedBody {
 /// Why a body is left out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OmissionReason {
-    /// It is too large.
     #[error("it has {size} bytes; at most {MAX_BODY_BYTES} are sent, and at most {max_event} in one message")]
     TooLarge {
         /// Size without what is cut out, in bytes.
@@ -51,7 +47,6 @@ pub enum OmissionReason {
         /// Maximum size of an encoded event, in bytes.
         max_event: usize,
     },
-    /// It cannot be read.
     #[error(transparent)]
     Unparsable(#[from] BodyError),
 }
@@ -88,17 +83,6 @@ pub enum Inspected<'a> {
     Unidentified(Unidentified),
 }
 
-/// What has become of an object.
-#[derive(Debug)]
-pub enum Scrubbed {
-    /// An event.
-    Event(Box<ScrubbedEvent>),
-    /// It is left out.
-    Excluded(Exclusion, ObjectIdentity),
-    /// It is unknown which object it is.
-    Unidentified(Unidentified),
-}
-
 /// Applies the rules of one scope. It decides by an object's metadata, reads no more of the body than it must, and
 /// makes no tree of it.
 #[derive(Clone, Debug)]
@@ -115,21 +99,6 @@ impl Scrubber {
         let member = |key: &str, value: &str| format!("\"{key}\":{}", serde_json::Value::from(value));
         let type_members = [member("kind", &rules.kind), member("apiVersion", &rules.api_version)];
         Self { rules, type_members }
-    }
-
-    /// Makes an event of an object.
-    pub fn scrub(
-        &self,
-        object: &RawObject<'_>,
-        scope_id: u32,
-        operation: Operation,
-        encoder: &mut BodyEncoder,
-    ) -> Scrubbed {
-        match self.inspect(object, operation) {
-            Inspected::Object(object) => Scrubbed::Event(Box::new(object.into_event(scope_id, encoder))),
-            Inspected::Excluded(exclusion, identity) => Scrubbed::Excluded(exclusion, identity),
-            Inspected::Unidentified(unidentified) => Scrubbed::Unidentified(unidentified),
-        }
     }
 
     /// Reads an object, without encoding it: in a list, most are known already. The end of an object is told even if
@@ -273,12 +242,10 @@ pub fn delete_event(scope_id: u32, object: ObjectIdentity) -> Event {
 }
 
 impl InspectedObject<'_> {
-    /// Who the object is.
     pub fn identity(&self) -> &ObjectIdentity {
         &self.identity
     }
 
-    /// Makes an event of the object.
     pub fn into_event(mut self, scope_id: u32, encoder: &mut BodyEncoder) -> ScrubbedEvent {
         let mut event = delete_event(scope_id, std::mem::take(&mut self.identity));
         if self.operation == Operation::Delete {

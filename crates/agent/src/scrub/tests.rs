@@ -6,6 +6,9 @@ use kubesvc_core::wire::events::event::{Body, Operation};
 use kubesvc_core::wire::events::{Blob, Event, blob};
 use kubesvc_runtime::telemetry::errors::chain;
 
+use super::object::BodyError;
+use super::rules::{IGNORE_ANNOTATION, LAST_APPLIED_ANNOTATION, ObjectFilter};
+use super::scrubber::ScrubbedEvent;
 use super::*;
 
 mod bodies;
@@ -17,6 +20,33 @@ mod mutations;
 mod properties;
 mod splicing;
 mod watch_lines;
+
+/// What has become of an object.
+#[derive(Debug)]
+enum Scrubbed {
+    Event(Box<ScrubbedEvent>),
+    /// It is left out.
+    Excluded(Exclusion, ObjectIdentity),
+    /// It is unknown which object it is.
+    Unidentified(Unidentified),
+}
+
+impl Scrubber {
+    /// Makes an event of an object.
+    fn scrub(
+        &self,
+        object: &RawObject<'_>,
+        scope_id: u32,
+        operation: Operation,
+        encoder: &mut BodyEncoder,
+    ) -> Scrubbed {
+        match self.inspect(object, operation) {
+            Inspected::Object(object) => Scrubbed::Event(Box::new(object.into_event(scope_id, encoder))),
+            Inspected::Excluded(exclusion, identity) => Scrubbed::Excluded(exclusion, identity),
+            Inspected::Unidentified(unidentified) => Scrubbed::Unidentified(unidentified),
+        }
+    }
+}
 
 /// Rules of a scope of Pods in all namespaces.
 fn pods() -> ObjectRules {

@@ -21,7 +21,6 @@ pub enum WatchEventType {
     Deleted,
 }
 
-/// A line of a watch.
 #[derive(Clone, Debug)]
 pub enum WatchLine<'a> {
     /// An object changed.
@@ -38,13 +37,11 @@ pub enum WatchLine<'a> {
 /// A line of a watch cannot be read. What it says is unknown, so the watch must be resumed before it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchLineError {
-    /// The line is no event.
     #[error("a line of the watch is no event: it lacks {0}, or is not JSON")]
     Malformed(&'static str),
     /// A member appears twice, so it is not clear which one counts.
     #[error("a line of the watch has {0:?} twice")]
     Repeated(&'static str),
-    /// The type of the event is unknown.
     #[error("a line of the watch has the unknown type {0:?}")]
     UnknownType(String),
     /// A bookmark without a version.

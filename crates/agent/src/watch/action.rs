@@ -16,13 +16,11 @@ pub enum ScopeAction {
     BeginSync,
     /// Wait for the rows that the hub has for this sync.
     AwaitBasis,
-    /// Ask for a page of the list.
     ListPage(PageRequest),
     /// Ask for a list of one object, whose version is reported as
     /// [`version_checked`](super::ScopeWatch::version_checked): before a watch goes on at a version from before, and
     /// before a list that was refused begins again. It has the number of the attempt.
     CheckVersion(u64),
-    /// Watch.
     Watch(WatchRequest),
 }
 
@@ -63,10 +61,8 @@ impl WaitReason {
     }
 }
 
-/// A page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
-    /// Number of the attempt.
     pub attempt: u64,
     /// Maximum number of items; `None` for all.
     pub limit: Option<u32>,
@@ -83,10 +79,8 @@ impl PageRequest {
     }
 }
 
-/// A watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
-    /// Number of the attempt.
     pub attempt: u64,
     /// Version after which it begins.
     pub resource_version: String,
@@ -95,7 +89,6 @@ pub struct WatchRequest {
 }
 
 impl WatchRequest {
-    /// Query of the request.
     pub fn query(&self) -> String {
         let Self { resource_version, timeout_seconds, .. } = self;
         format!(

@@ -30,7 +30,6 @@ pub enum BasisMatch {
 pub struct BasisKey {
     /// Namespace; empty for a cluster-wide object.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Uid; may be empty.
     pub uid: String,
@@ -50,20 +49,15 @@ impl From<BasisKey> for ObjectIdentity {
 pub struct Basis {
     namespaces: IndexSet<String>,
     /// Namespace, name, uid and version of each row.
-    rows: Vec<u8>,
+    pub(super) rows: Vec<u8>,
     /// Where each row begins; in the order of namespace and name once sorted.
-    starts: Vec<u32>,
+    pub(super) starts: Vec<u32>,
     /// One bit for each row: whether the list has its object.
-    seen: Vec<u64>,
+    pub(super) seen: Vec<u64>,
     is_sorted: bool,
 }
 
 impl Basis {
-    /// Adds a row.
-    ///
-    /// # Errors
-    ///
-    /// [`BasisTooLarge`].
     pub fn push(
         &mut self,
         namespace: &str,
@@ -84,21 +78,6 @@ impl Basis {
         self.starts.push(start);
         self.is_sorted = false;
         Ok(())
-    }
-
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        self.starts.len()
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.starts.is_empty()
-    }
-
-    /// Memory of the basis, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.rows.capacity() + self.starts.capacity() * 4 + self.seen.capacity() * 8
     }
 
     /// Compares an object of the list with its row, whose object then is not gone.
@@ -161,18 +140,11 @@ impl Basis {
 /// take several times as much, all at once.
 #[derive(Debug, PartialEq)]
 pub struct Leftover {
-    basis: Basis,
+    pub(super) basis: Basis,
     /// Index of the next row of the basis.
     index: usize,
     /// Number of rows that are to come.
     rows: usize,
-}
-
-impl Leftover {
-    /// Memory that is kept until all rows are read, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.basis.memory_bytes()
-    }
 }
 
 impl Iterator for Leftover {

@@ -53,7 +53,6 @@ impl ListPermit {
         self.turn = None;
     }
 
-    /// Whether the list has its turn.
     pub(super) fn has_turn(&self) -> bool {
         self.turn.is_some()
     }

@@ -96,7 +96,6 @@ impl RequestFailure {
         }
     }
 
-    /// The failure as it is reported.
     pub(super) fn to_wire(&self) -> Failure {
         match self {
             Self::Status(status) => {

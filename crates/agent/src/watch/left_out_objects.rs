@@ -60,7 +60,6 @@ impl LeftOutSet {
         self.listed.get_or_insert_default().insert(object);
     }
 
-    /// The list is complete.
     pub(super) fn list_ends(&mut self) {
         self.now = self.listed.take();
     }
@@ -90,7 +89,7 @@ impl LeftOutSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scrub::IdentityError;
+    use crate::scrub::identity::IdentityError;
 
     fn object(name: &str) -> Unidentified {
         Unidentified {

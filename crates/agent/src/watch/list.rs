@@ -19,7 +19,6 @@ pub enum PageStep {
     More,
     /// The list is given up, and another sync begins.
     Restart,
-    /// The list is complete.
     Complete(Box<SyncEnd>),
 }
 
@@ -215,7 +214,6 @@ impl List {
         self.version.as_deref()
     }
 
-    /// Ends the list.
     pub(super) fn finish(self) -> SyncEnd {
         let leftover = self.basis.leftover();
         let ItemCounts { listed, kept, sent } = self.complete;

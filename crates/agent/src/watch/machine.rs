@@ -55,7 +55,6 @@ impl From<&CachingRules> for ScopeTiming {
 pub struct ScopeStart {
     /// Version of the checkpoint; empty if the scope must be listed.
     pub resource_version: String,
-    /// Age of the checkpoint.
     pub age: Duration,
     /// The rows are of another shape, so each object is sent.
     pub resend: bool,
@@ -216,14 +215,6 @@ impl ScopeWatch {
                 resource_version: self.position.version.clone().unwrap_or_default(),
                 timeout_seconds: watch.timeout_seconds,
             }),
-        }
-    }
-
-    /// Tries again at once: the credential, a right or what the cluster serves has changed. The driver calls it for
-    /// scopes that wait.
-    pub fn retry_now(&mut self, now: Instant) {
-        if self.hold.take().is_some() {
-            self.begin_attempt(now);
         }
     }
 

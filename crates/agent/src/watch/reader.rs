@@ -85,9 +85,7 @@ pub trait ReaderSink: Send + Sync + 'static {
     fn is_read(&self) {}
     /// Records what the reader does.
     fn state(&self, _state: WatchState) {}
-    /// Counts a list that begins.
     fn list_begins(&self, _reason: ListReason) {}
-    /// Counts a watch that ended.
     fn watch_ended(&self, _why: WatchEnd) {}
     /// Waits until there is room for events again.
     fn room(&self) -> impl Future<Output = ()> + Send;
@@ -100,7 +98,6 @@ pub enum WatchState {
     Waiting,
     /// It lists, or waits for its turn to do so.
     Listing,
-    /// It watches.
     Watching,
 }
 
@@ -120,7 +117,6 @@ impl WatchState {
 pub enum WatchEnd {
     /// The server ended it, as it should at the end of its duration.
     Ended,
-    /// The connection broke.
     Broken,
     /// The version is no longer kept.
     Expired,
@@ -133,7 +129,6 @@ pub enum WatchEnd {
 }
 
 impl WatchEnd {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Ended, Self::Broken, Self::Expired, Self::Failed, Self::Paused, Self::GivenUp];
 
@@ -153,9 +148,7 @@ impl WatchEnd {
 /// What could not be taken of a cluster.
 #[derive(Debug)]
 pub enum OmittedItem {
-    /// The body of an object.
     Body(OmittedBody),
-    /// An object.
     Object(Unidentified),
 }
 
@@ -163,13 +156,10 @@ pub enum OmittedItem {
 pub enum ReaderInput {
     /// The rows that the hub has for a list, or why there are none.
     Basis {
-        /// Key of the list.
         sync_key: String,
         /// The rows, frame by frame, in any order.
         frames: Box<dyn Iterator<Item = Result<Vec<BasisRow>, Failure>> + Send>,
     },
-    /// Something has changed that the scope may wait for: it tries again at once.
-    Retry,
     /// Requests go to this client from now on.
     Client(ClusterClient),
 }
@@ -178,7 +168,6 @@ impl std::fmt::Debug for ReaderInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Basis { .. } => "Basis",
-            Self::Retry => "Retry",
             Self::Client(_) => "Client",
         })
     }
@@ -356,7 +345,6 @@ impl<S: ReaderSink> ScopeReader<S> {
     fn take(&mut self, input: ReaderInput) {
         match input {
             ReaderInput::Basis { sync_key, frames } => self.take_basis(&sync_key, frames),
-            ReaderInput::Retry => self.machine.retry_now(now()),
             ReaderInput::Client(client) => {
                 self.client = client;
                 self.slot = None;

@@ -12,7 +12,7 @@ use crate::spec::KubesvcAccountSpec;
 use crate::wire::common::failure::Class;
 
 /// Maximum length of what an agent's replica says of an account, in bytes: that of a reason in an outbox.
-pub const MAX_SUMMARY_BYTES: usize = 256;
+pub(crate) const MAX_SUMMARY_BYTES: usize = 256;
 /// Maximum length of one reason, in bytes.
 const MAX_REASON_BYTES: usize = 120;
 /// Maximum number of findings about an account's settings in a condition; the others are counted.
@@ -99,7 +99,7 @@ fn joined(lines: impl Iterator<Item = String>, count: usize, max: usize) -> Opti
 
 /// The message of the condition `Caching` with the reason `LeftOut`: what is wrong with the account's own settings, and
 /// what its agent leaves out. `None`: nothing is left out.
-pub fn condition_message(spec: &KubesvcAccountSpec, left_out: Option<&str>) -> Option<String> {
+pub(crate) fn condition_message(spec: &KubesvcAccountSpec, left_out: Option<&str>) -> Option<String> {
     let (_, mut findings) = AccountRules::from_spec(spec, false);
     let (_, of_classes) = KindClasses::read(&[(Setting::CustomResources, spec.custom_resources.as_slice())]);
     findings.extend(of_classes);

@@ -17,7 +17,7 @@ pub const MAX_NAME_CHARS: usize = 253;
 /// Maximum length of a namespace, in characters.
 pub const MAX_NAMESPACE_CHARS: usize = 63;
 /// Maximum length of an API group, in characters.
-pub const MAX_GROUP_CHARS: usize = 253;
+pub(crate) const MAX_GROUP_CHARS: usize = 253;
 /// Maximum length of a kind without its group, and of a version, in characters.
 pub const MAX_KIND_CHARS: usize = 63;
 /// Characters of an id that are kept before its digest: 512 less `~` and 64 hex digits.
@@ -31,12 +31,12 @@ pub fn object_id(kind_name: &str, account: &str, namespace: &str, name: &str) ->
 }
 
 /// The id of an application, to which rows are related.
-pub fn application_id(application: &str) -> String {
+pub(crate) fn application_id(application: &str) -> String {
     key(&["logical", "applications", application])
 }
 
 /// The id of a cluster of an application in an account, to which rows are related.
-pub fn cluster_id(account: &str, application: &str, cluster: &str) -> String {
+pub(crate) fn cluster_id(account: &str, application: &str, cluster: &str) -> String {
     key(&["logical", "clusters", account, application, cluster])
 }
 

@@ -141,7 +141,7 @@ impl KindNames {
     }
 
     /// Whether the list names a kind together with its group.
-    pub fn names_with_group(&self, group: &str, kind: &str) -> bool {
+    pub(crate) fn names_with_group(&self, group: &str, kind: &str) -> bool {
         self.places(group, kind).any(|place| self.names[place].group.is_some())
     }
 

@@ -13,22 +13,22 @@ use std::borrow::Cow;
 /// Annotation: the application that an object belongs to.
 pub const APPLICATION_ANNOTATION: &str = "moniker.spinnaker.io/application";
 /// Annotation: the cluster of the application.
-pub const CLUSTER_ANNOTATION: &str = "moniker.spinnaker.io/cluster";
+pub(crate) const CLUSTER_ANNOTATION: &str = "moniker.spinnaker.io/cluster";
 /// Annotation: the stack of the cluster.
-pub const STACK_ANNOTATION: &str = "moniker.spinnaker.io/stack";
+pub(crate) const STACK_ANNOTATION: &str = "moniker.spinnaker.io/stack";
 /// Annotation: the detail of the cluster.
-pub const DETAIL_ANNOTATION: &str = "moniker.spinnaker.io/detail";
+pub(crate) const DETAIL_ANNOTATION: &str = "moniker.spinnaker.io/detail";
 /// Annotation: the number of the object within its cluster.
-pub const SEQUENCE_ANNOTATION: &str = "moniker.spinnaker.io/sequence";
+pub(crate) const SEQUENCE_ANNOTATION: &str = "moniker.spinnaker.io/sequence";
 /// Label: the application, where no annotation names it.
 pub const APPLICATION_LABEL: &str = "app.kubernetes.io/name";
 /// Annotation of Deployments and their ReplicaSets: the revision, counted from 1.
-pub const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
+pub(crate) const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
 /// Prefixes of the labels and annotations of an object that its moniker needs; an agent sends these alone.
-pub const META_KEYS: [&str; 3] = ["moniker.spinnaker.io/", APPLICATION_LABEL, REVISION_ANNOTATION];
+pub(crate) const META_KEYS: [&str; 3] = ["moniker.spinnaker.io/", APPLICATION_LABEL, REVISION_ANNOTATION];
 
 /// Maximum length of an application, a cluster, a stack and a detail, in characters. A longer value is not used.
-pub const MAX_PART_CHARS: usize = 255;
+pub(crate) const MAX_PART_CHARS: usize = 255;
 /// Digits of a sequence in a name.
 const SEQUENCE_DIGITS: usize = 3;
 

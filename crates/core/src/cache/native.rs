@@ -123,7 +123,7 @@ pub fn native_kind(kind: &str) -> Option<&'static NativeKind> {
 }
 
 /// The native kind that has this short name, in any case.
-pub fn by_alias(alias: &str) -> Option<&'static NativeKind> {
+pub(crate) fn by_alias(alias: &str) -> Option<&'static NativeKind> {
     NATIVE_KINDS.iter().find(|native| native.alias.is_some_and(|known| known.eq_ignore_ascii_case(alias)))
 }
 
@@ -135,7 +135,7 @@ pub fn is_native(group: &str, kind: &str) -> bool {
 }
 
 /// Index of a kind in [`DEFAULT_KINDS`], whatever its group.
-pub fn default_kind_index(kind: &str) -> Option<usize> {
+pub(crate) fn default_kind_index(kind: &str) -> Option<usize> {
     DEFAULT_KINDS.iter().position(|known| known.eq_ignore_ascii_case(kind))
 }
 
@@ -149,7 +149,7 @@ pub fn kind_name(group: &str, kind: &str) -> String {
 }
 
 /// A kind as people write it, with its group unless that is the core group: `Deployment.apps`, `Pod`.
-pub fn qualified(group: &str, kind: &str) -> String {
+pub(crate) fn qualified(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 

@@ -14,7 +14,7 @@ pub const MAX_OWNERS: usize = 100;
 /// Type of an application in relations.
 pub const APPLICATIONS: &str = "applications";
 /// Type of a cluster in relations.
-pub const CLUSTERS: &str = "clusters";
+pub(crate) const CLUSTERS: &str = "clusters";
 
 /// A row of `kubesvc_cache_rel` without the id of the row that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

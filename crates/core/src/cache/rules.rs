@@ -20,7 +20,7 @@ use crate::wire::ops;
 /// Maximum number of scopes, and so of watches, of one account.
 pub const MAX_SCOPES: usize = 5000;
 /// Default maximum age of a checkpoint from which a watch resumes, in milliseconds.
-pub const DEFAULT_MAX_RESUMABLE_AGE_MS: u64 = 300_000;
+pub(crate) const DEFAULT_MAX_RESUMABLE_AGE_MS: u64 = 300_000;
 /// Default interval between two lists of a scope that is watched, in milliseconds: 6 hours.
 pub const DEFAULT_AUDIT_MS: u64 = 6 * 60 * 60 * 1000;
 

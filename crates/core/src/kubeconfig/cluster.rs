@@ -71,7 +71,7 @@ impl ClusterEntry {
 /// Link-local addresses (169.254.0.0/16, fe80::/10) lead to the machine's own environment, such as a cloud's metadata
 /// service. IPv6 addresses that embed an IPv4 address (mapped, compatible, NAT64, 6to4) are judged by that address.
 /// Must be called again at connect time for the addresses that a name resolves to.
-pub fn refused_address(ip: IpAddr) -> Option<&'static str> {
+pub(crate) fn refused_address(ip: IpAddr) -> Option<&'static str> {
     const LINK_LOCAL: &str = "is a link-local address";
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -83,7 +83,7 @@ pub fn refused_address(ip: IpAddr) -> Option<&'static str> {
 }
 
 /// The IPv4 address embedded in an IPv6 address: mapped, compatible, NAT64 or 6to4.
-pub fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
+pub(crate) fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match v6.segments() {
         // ::a.b.c.d, ::ffff:a.b.c.d, ::ffff:0:a.b.c.d and 64:ff9b::a.b.c.d

@@ -75,7 +75,7 @@ pub enum Curve {
 
 impl Curve {
     /// Size of a private key, in bytes.
-    pub fn key_bytes(self) -> usize {
+    pub(crate) fn key_bytes(self) -> usize {
         match self {
             Self::P256 => 32,
             Self::P384 => 48,

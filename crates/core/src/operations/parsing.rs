@@ -51,11 +51,6 @@ pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
     Ok(UnreadOperation::from_text(text)?.read()?)
 }
 
-/// Reads an operation in JSON, with names in camelCase or as the proto spells them.
-pub fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
-    Ok(UnreadOperation::from_json(json.clone())?.read()?)
-}
-
 impl UnreadOperation {
     /// Reads all of it but its manifest or patch, in protobuf's text format.
     ///
@@ -66,7 +61,7 @@ impl UnreadOperation {
         Ok(Self::check(message)?)
     }
 
-    /// The same in JSON.
+    /// The same in JSON, with names in camelCase or as the proto spells them.
     ///
     /// # Errors
     /// It is no operation.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    ApiAnswer, ApiRequest, ApplySettings, Kinds, NotStarted, Operation, Outcome, OutcomeBody, Program,
-    ProgramContext, Step, operation_from_text, program_for,
+    ApiAnswer, ApiRequest, ApplySettings, Kinds, NotStarted, Operation, Outcome, OutcomeBody, ParseError,
+    Program, ProgramContext, Step, UnreadOperation, operation_from_text, program_for,
 };
 
 mod deploys;
@@ -15,6 +15,10 @@ mod mutations;
 mod patches;
 mod texts;
 mod verbs;
+
+fn operation_from_json(json: &Value) -> Result<Operation, ParseError> {
+    Ok(UnreadOperation::from_json(json.clone())?.read()?)
+}
 
 /// The kinds that tests use.
 fn kinds() -> Kinds {

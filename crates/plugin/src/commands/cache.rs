@@ -74,7 +74,6 @@ fn unclear(text: &str) -> CommandError {
     CommandError::Usage(format!("{text:?} is no object; write KIND, KIND/NAME or KIND/NAMESPACE/NAME"))
 }
 
-/// Runs `cache`.
 pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> Result<(), CommandError> {
     if arguments.output == Some(Format::Name) {
         return Err(CommandError::Usage("cache prints text, or -o json, -o yaml, -o wide".to_owned()));

@@ -54,11 +54,8 @@ pub(crate) const COMMAND: &str = "__complete";
 enum CompletionTarget {
     /// One of these.
     Words(Vec<String>),
-    /// The name of an account.
     Accounts,
-    /// The name of an agent.
     Agents,
-    /// A file.
     File,
 }
 

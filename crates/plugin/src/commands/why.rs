@@ -47,7 +47,6 @@ struct WhyOutput {
     cached_objects: Option<CachedObjects>,
 }
 
-/// Runs the command.
 pub(crate) async fn run(scope: &ScopeArguments, arguments: &WhyArguments) -> Result<(), CommandError> {
     names_have_a_namespace(std::slice::from_ref(&arguments.name), scope)?;
     if matches!(arguments.output, Some(Format::Wide | Format::Name)) {

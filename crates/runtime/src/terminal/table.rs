@@ -7,7 +7,7 @@ use comfy_table::{Cell, ContentArrangement};
 use super::text;
 
 /// Placeholder for an empty cell, so that columns can be split at white space.
-pub const NO_VALUE: &str = "<none>";
+const NO_VALUE: &str = "<none>";
 
 /// A builder of a table. Cells are escaped for a terminal when they are added.
 #[derive(Clone, Debug)]

@@ -57,7 +57,6 @@ impl ProjectionState {
         self.known.contains_key(uid)
     }
 
-    /// The names of foreign rows.
     pub(super) fn foreign(&self) -> impl Iterator<Item = &String> {
         self.foreign.iter()
     }

@@ -395,12 +395,10 @@ pub(super) fn select<D: Dialect>(table: &SqlTable) -> Statement<D> {
     Statement::new(&format!("SELECT {} FROM {}", record_columns_of(table), table.name))
 }
 
-/// Selects open operations.
 pub(super) fn select_open<D: Dialect>() -> Statement<D> {
     Statement::new(&format!("SELECT {} FROM {}", OPEN.column_names().join(","), OPEN.name))
 }
 
-/// Reads a record.
 pub(super) fn read_record<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord, sqlx::Error> {
     let warnings = String::read::<D::Database>(row, RECORD.len())?;
     // What somebody else wrote says nothing.
@@ -451,7 +449,6 @@ fn read_common<D: Dialect>(row: &RowOf<D>) -> Result<OperationRecord, sqlx::Erro
     })
 }
 
-/// Reads an open operation.
 pub(super) fn read_open<D: Dialect>(row: &RowOf<D>) -> Result<OpenOperation, sqlx::Error> {
     let state = String::required::<D::Database>(row, 24)?;
     Ok(OpenOperation {

@@ -89,7 +89,6 @@ pub(crate) trait Driver: Database {
     /// Adds a value to a statement's arguments.
     fn add(arguments: &mut Self::Arguments, value: Value<'_>) -> Result<(), BoxDynError>;
 
-    /// Runs a statement.
     fn execute(
         connection: &mut Self::Connection,
         sql: String,

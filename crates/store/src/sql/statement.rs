@@ -118,7 +118,6 @@ pub(crate) struct SqlTable {
 }
 
 impl SqlTable {
-    /// Names of the columns.
     pub(crate) fn column_names(&self) -> Vec<&'static str> {
         self.columns.iter().map(|(name, _)| *name).collect()
     }
@@ -128,7 +127,6 @@ impl SqlTable {
         self.column_names().into_iter().filter(|column| !self.key.contains(column)).collect()
     }
 
-    /// Inserts rows.
     pub(crate) fn insert<D: Dialect>(&self, rows: &[Vec<Value<'_>>], now: i64) -> Statement<D> {
         let into = format!("INSERT INTO {} ({},last_updated) ", self.name, self.column_names().join(","));
         D::rows(Statement::new(&into), self, rows, Some(now))

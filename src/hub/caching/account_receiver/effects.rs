@@ -17,7 +17,10 @@ pub(crate) enum ReceiverEffect {
     /// Send this to the agent.
     Send(Frame),
     /// Read how far the account is written: for Begin, or for these added scopes.
-    ReadProgress { lane: LaneId, added: Option<Vec<u32>> },
+    ReadProgress {
+        lane: LaneId,
+        added: Option<Vec<u32>>,
+    },
     /// Let the shard take batches of this lane.
     OpenLane(LaneId),
     /// Drop the batches of this lane that wait at the shard.
@@ -27,12 +30,15 @@ pub(crate) enum ReceiverEffect {
     /// These bytes wait for no commit any more.
     Release(u64),
     /// Send the rows of a scope whose list begins.
-    SendBasis { lane: LaneId, scope: Arc<DeclaredScope>, sync_key: String },
+    SendBasis {
+        lane: LaneId,
+        scope: Arc<DeclaredScope>,
+        sync_key: String,
+    },
     /// Show what is left out of the account's objects.
     Report(CachingReport),
     /// Tell that the account's Namespaces may be others than before.
     NamespacesWritten,
-    /// Count a Rewind.
     CountRewind,
 }
 

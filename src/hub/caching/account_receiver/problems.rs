@@ -37,7 +37,6 @@ struct Problem {
     left_out: Option<String>,
 }
 
-/// The problems of one account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountProblems {
     of_scopes: BTreeMap<ScopeKey, Problem>,

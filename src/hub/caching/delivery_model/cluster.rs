@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use kubesvc_agent::caching::{AccountSender, QueueMemory, ReaderCommand, ReaderId};
+use kubesvc_agent::{AccountSender, QueueMemory, ReaderCommand, ReaderId};
 use kubesvc_core::wire::events::{Event, Synced};
 
 use super::settings::{Settings, lets_through};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use kubesvc_agent::caching::{AccountSender, QueueMemory, ReaderId};
+use kubesvc_agent::{AccountSender, QueueMemory, ReaderId};
 use kubesvc_core::wire::events::Event;
 use kubesvc_core::wire::events::event::Operation;
 

@@ -5,7 +5,7 @@ mod agent;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use kubesvc_agent::caching::{AccountSender, DeliveryNumbers, NextFrame, QueueMemory};
+use kubesvc_agent::{AccountSender, DeliveryNumbers, NextFrame, QueueMemory};
 use kubesvc_core::wire::events::cache_up;
 
 use super::cluster::{Cluster, NAMES, Reader};

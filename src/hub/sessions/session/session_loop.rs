@@ -48,7 +48,6 @@ const GOODBYE_WRITES_WAIT: Duration = Duration::from_secs(2);
 enum LoopEnd {
     /// The agent disconnected.
     Gone(&'static str),
-    /// The agent said Goodbye.
     Goodbye,
     /// The hub ends the stream.
     Cut(&'static str, Status),

@@ -28,7 +28,6 @@ struct AccountHold {
     held: HeldAs,
 }
 
-/// State of a stored row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StoredRow {
     /// As desired, for the account with this uid, and whether the agent streams its objects. An account that is

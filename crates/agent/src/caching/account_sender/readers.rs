@@ -76,18 +76,6 @@ impl AccountSender {
         self.scopes.get_or_insert_default().insert(id, scope);
     }
 
-    /// Declares a scope that is watched from now on. It is begun once the hub has answered for it.
-    ///
-    /// # Errors
-    /// It cannot be declared.
-    pub fn add_scope(
-        &mut self,
-        declaration: ScopeDeclaration,
-        memory: &mut QueueMemory,
-    ) -> Result<(), DeclarationError> {
-        self.declare(vec![declaration], memory)
-    }
-
     /// Declares a scope anew, of another shape or filter. It begins again once the hub has answered for it.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::super::batch::MAX_BATCH_EVENTS;
 use super::super::credit::{
     BASE_CREDIT_BYTES, MAX_IN_FLIGHT_BYTES, MAX_LENT_BYTES, SenderCredit, UNUSED_CREDIT_TIME,
 };
-use super::super::stream::MAX_ACCOUNT_UNCOMMITTED_EVENTS;
+use super::super::stream::{CachingSender, MAX_ACCOUNT_UNCOMMITTED_EVENTS, StreamAction};
 use super::*;
 use kubesvc_core::wire::MAX_UNCOMMITTED_EVENTS;
 use kubesvc_core::wire::events::{

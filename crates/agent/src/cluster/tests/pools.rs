@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::super::pool::UseBudget;
 use super::exchanges::{HTTP1, HTTP2, chunk, client, client_in, until, watch, watches};
 use super::test_server::ServerOptions;
 use super::*;

@@ -30,10 +30,6 @@ impl ScopeWatch {
     }
 
     /// Takes a row that the hub has. Rows of another sync are late, and ignored.
-    ///
-    /// # Errors
-    ///
-    /// [`BasisTooLarge`].
     pub fn basis_row(
         &mut self,
         sync_key: &str,
@@ -105,7 +101,6 @@ impl ScopeWatch {
         }
     }
 
-    /// Ends a page that is complete.
     pub fn page_end(&mut self, page: ListPage, now: Instant) -> PageStep {
         let ScopePhase::Listing(list) = &mut self.phase else { return PageStep::Ignored };
         let is_last = match list.page_end(page) {

@@ -51,7 +51,8 @@ impl ScopeWatch {
             if now < hold.until {
                 return checkpoint;
             }
-            self.retry_now(now);
+            self.hold = None;
+            self.begin_attempt(now);
         }
         match &self.phase {
             ScopePhase::NeedsList { asks_first: true, .. } | ScopePhase::Listing(_) => {

@@ -40,6 +40,7 @@ struct Heard {
     /// Events that are refused before the next one is taken.
     refused: Mutex<usize>,
     room: Notify,
+    waits: Notify,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -81,7 +82,9 @@ impl ReaderSink for Sink {
         self.say(Said::Problem(problem.map(|failure| failure.http_status)));
     }
 
-    fn waits(&self, _: WaitReason) {}
+    fn waits(&self, _: WaitReason) {
+        self.0.waits.notify_one();
+    }
 
     fn left_out(&self, _: OmittedItem) {}
 
@@ -246,6 +249,12 @@ impl Reading {
         let input =
             ReaderInput::Basis { sync_key: start.sync_key.clone(), frames: Box::new(frames.into_iter()) };
         self.inputs.clone().send(input).await.expect("the reader runs");
+    }
+
+    /// Ends the reader's next wait, as a changed credential does.
+    async fn retry(&self) {
+        timeout(Duration::from_secs(30), self.heard.waits.notified()).await.expect("the reader waits");
+        self.inputs.clone().send(ReaderInput::Client(self.client.clone())).await.expect("the reader runs");
     }
 
     async fn until_asked(&self, requests: usize) {
@@ -551,11 +560,9 @@ async fn missing_right_is_a_problem_until_it_is_granted() {
     let reading = Reading::start(ScopeStart::default(), false, script).await;
     reading.answer_basis(1, &[]).await;
     reading.until(|said| said.last() == Some(&Said::Problem(Some(403)))).await;
-    let mut asked = tokio::time::interval(Duration::from_millis(20));
-    while reading.server.paths().len() < 3 {
-        asked.tick().await;
-        reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
-    }
+    reading.retry().await;
+    reading.retry().await;
+    reading.until_asked(3).await;
     let starts = |said: &[Said]| said.iter().filter(|said| matches!(said, Said::SyncStart(_))).count();
     assert!(starts(&reading.heard.said.borrow()) <= 2, "the rows are not asked for each time");
     reading.answer_basis(2, &[]).await;
@@ -574,7 +581,7 @@ async fn kind_without_a_right_keeps_no_other_from_being_listed() {
     let other = timeout(Duration::from_secs(30), reading.budget.clone().acquire(u64::MAX)).await;
     assert!(other.is_ok(), "there is a turn, and all memory for rows");
     // Tried again while another kind is listed, it waits for its turn.
-    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.retry().await;
     reading.until_asked(2).await;
     for _ in 0..20 {
         tokio::task::yield_now().await;
@@ -745,10 +752,11 @@ async fn kind_for_which_http1_leaves_no_connection_says_so_until_there_is_one() 
     }
     assert_eq!(first.server.paths().len(), 2, "nothing is asked for them");
     drop((first, lister));
-    let mut tries = tokio::time::interval(Duration::from_millis(20));
-    while !watcher.heard.said.borrow().contains(&upsert("two", "9")) {
-        tries.tick().await;
-        watcher.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    loop {
+        tokio::select! {
+            _ = watcher.until(|said| said.contains(&upsert("two", "9"))) => break,
+            () = watcher.retry() => {}
+        }
     }
     assert_eq!(watcher.server.paths().len(), 4);
 }
@@ -788,14 +796,10 @@ async fn line_of_20_mb_is_passed_by_with_a_list() {
     ];
     let reading = Reading::start(checkpoint("7"), false, script).await;
     reading.until(|said| matches!(said.last(), Some(Said::Problem(Some(_))))).await;
-    reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
+    reading.retry().await;
     reading.until_asked(4).await;
     // The second time at the same place, a list follows.
-    let mut asked = tokio::time::interval(Duration::from_millis(20));
-    while !reading.heard.said.borrow().iter().any(|said| matches!(said, Said::SyncStart(_))) {
-        asked.tick().await;
-        reading.inputs.clone().send(ReaderInput::Retry).await.expect("the reader runs");
-    }
+    reading.retry().await;
     reading.answer_basis(1, &[("one", "8")]).await;
     reading.until(|said| said.iter().any(|said| matches!(said, Said::Synced(_)))).await;
     let paths = reading.server.paths();

@@ -59,7 +59,7 @@ fn refused_credential_and_missing_kind_ask_for_help() {
         scope.status(code);
         assert_eq!(scope.waits(reason), 30 * SECOND);
         assert_eq!(scope.machine.problem().unwrap().class(), class);
-        scope.machine.retry_now(scope.now);
+        scope.machine.reconnect(scope.now);
         scope.check_version("100");
         scope.watch_version("100");
     }

@@ -10,10 +10,12 @@ use fastrand::Rng;
 use serde_json::Value;
 
 use super::patches::patched;
-use super::{ApiAnswer, ApplySettings, ProgramContext, Step, deploy, kinds, program_for};
+use super::{
+    ApiAnswer, ApplySettings, ProgramContext, Step, deploy, kinds, operation_from_json, program_for,
+};
 use crate::operations::manifest::{self, MAX_MANIFEST_BYTES};
 use crate::operations::merge::three_way_patch;
-use crate::operations::{Operation, operation_from_json, operation_from_text, result_from_text};
+use crate::operations::{Operation, operation_from_text, result_from_text};
 
 /// Number of inputs of each target in every run of the tests.
 const INPUTS: usize = 2_000;

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use crate::operations::{Operation, manifest, operation_from_json, operation_from_text, result_from_text};
+use super::operation_from_json;
+use crate::operations::{Operation, manifest, operation_from_text, result_from_text};
 use crate::wire::operations::operation::Verb;
 
 const SCALE: &str = "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } scale { target { group: \"apps\" \

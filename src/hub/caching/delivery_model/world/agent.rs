@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kubesvc_agent::caching::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand};
+use kubesvc_agent::{AccountSender, DeliveryNumbers, NextFrame, ReaderCommand};
 use kubesvc_core::wire::common::Fence;
 use kubesvc_core::wire::events::event::Operation;
 use kubesvc_core::wire::events::{Batch, Resume, cache_down, cache_up};
@@ -71,7 +71,7 @@ impl World {
             None if settings.is_watched => {
                 let id = delivery.next_scope_id();
                 process.scope_id = Some(id);
-                delivery.add_scope(declaration(id, settings), memory).expect("it can be declared");
+                delivery.declare(vec![declaration(id, settings)], memory).expect("it can be declared");
                 None
             }
             None => None,

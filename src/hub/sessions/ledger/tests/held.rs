@@ -8,8 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hub::sessions::wire_conversion;
-use kubesvc_agent::account_table::{AccountTable, Attempt, Effect};
-use kubesvc_agent::activation::{ActivatedAccount, Definition};
+use kubesvc_agent::{AccountTable, ActivatedAccount, Attempt, Definition, Effect};
 use kubesvc_core::wire::common::{AccountRef, failure::Class};
 use kubesvc_core::wire::ops::{self, AccountResult, AccountSpec, HeldAccount};
 
