@@ -151,6 +151,24 @@ async fn watches_and_metrics_of_an_agent_say_what_it_reads() {
     until_watches(&agent, "no watch of an account that is gone", |watches| watches["total"] == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_of_which_nothing_is_cached_keep_no_connection() {
+    let world = World::prepare().setting("kubesvc.cache.cacheKinds", json!([])).start().await;
+    let metrics = ports::free();
+    let agent = world.agent("agent-1").setting("prometheus", json!({"enabled": true, "port": metrics}));
+    let _agent = agent.start().await;
+    let cluster = world.cluster("rich").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    eventually("an account that streams over no connection", MAX_WAIT, async || {
+        let text = get_from(metrics, "/metrics").await?.text;
+        let wanted = ["kubesvc_accounts_cached 1", "kubesvc_cluster_connections 0"];
+        let missing: Vec<_> = wanted.into_iter().filter(|one| !text.contains(one)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("without {missing:?}:\n{text}")) }
+    })
+    .await;
+}
+
 /// Gives a user rights in the world's namespace.
 async fn allow(world: &World, user: &str, rules: Value) {
     use k8s_openapi::api::rbac::v1::{Role, RoleBinding};

@@ -7,6 +7,8 @@ use kubesvc_core::wire::common::failure::Class;
 
 /// Interval between looks at what the cluster serves.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between looks of an account none of whose objects are read: they find out whether its credential is accepted.
+const IDLE_INTERVAL: Duration = Duration::from_mins(5);
 /// Minimum interval between looks that readers ask for.
 const MIN_DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum interval between looks while the credential is refused; from [`MIN_DISCOVERY_INTERVAL`] it doubles.
@@ -48,6 +50,8 @@ struct RefusedCredential {
 #[derive(Clone, Debug)]
 pub(super) struct LookSchedule {
     phase: LookPhase,
+    /// Between looks that succeed.
+    interval: Duration,
     /// Whether the credential is to be read again.
     must_connect: bool,
     /// Whether the look that runs has read the credential again, and so asks for the cluster's identity.
@@ -57,9 +61,17 @@ pub(super) struct LookSchedule {
 }
 
 impl LookSchedule {
-    /// A first look is due at once.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { phase: LookPhase::Waiting(now), must_connect: true, is_connecting: false, refused: None }
+    /// A first look is due at once, unless no objects are read: an activation has just looked at the cluster.
+    pub(super) fn new(reads_objects: bool, now: Instant) -> Self {
+        let (first, interval) =
+            if reads_objects { (now, DISCOVERY_INTERVAL) } else { (now + IDLE_INTERVAL, IDLE_INTERVAL) };
+        Self {
+            phase: LookPhase::Waiting(first),
+            interval,
+            must_connect: true,
+            is_connecting: false,
+            refused: None,
+        }
     }
 
     /// When the next look begins; `None` while one runs.
@@ -89,8 +101,8 @@ impl LookSchedule {
     }
 
     /// The account's definition or rules are others now. A look that runs is dropped.
-    pub(super) fn changed(&mut self, now: Instant) {
-        *self = Self::new(now);
+    pub(super) fn changed(&mut self, reads_objects: bool, now: Instant) {
+        *self = Self::new(reads_objects, now);
     }
 
     /// The look succeeded; `is_new`: over new connections.
@@ -132,7 +144,7 @@ impl LookSchedule {
                 interval
             }
             (None, LookPhase::Looking { is_asked: true }) => MIN_DISCOVERY_INTERVAL,
-            (None, _) => DISCOVERY_INTERVAL,
+            (None, _) => self.interval,
         };
         self.phase = LookPhase::Waiting(now + interval);
     }
@@ -148,7 +160,7 @@ mod tests {
 
     /// A schedule whose first look has succeeded.
     fn running(now: Instant) -> LookSchedule {
-        let mut schedule = LookSchedule::new(now);
+        let mut schedule = LookSchedule::new(true, now);
         schedule.begins();
         schedule.succeeded(true, now);
         schedule
@@ -172,7 +184,7 @@ mod tests {
     #[test]
     fn a_request_during_a_slow_look_is_met_after_its_end() {
         let begin = Instant::now();
-        let mut schedule = LookSchedule::new(begin);
+        let mut schedule = LookSchedule::new(true, begin);
         assert_eq!((schedule.due_at(), schedule.begins()), (Some(begin), true));
         let late = begin + 4 * DISCOVERY_INTERVAL;
         schedule.asked(false, late);
@@ -226,7 +238,7 @@ mod tests {
                 schedule.begins();
                 schedule.succeeded(true, now);
             },
-            LookSchedule::changed,
+            |schedule, now| schedule.changed(true, now),
         ];
         for begin_anew in begin_anew {
             let mut schedule = running(now);
@@ -261,5 +273,21 @@ mod tests {
         let mut schedule = running(now);
         schedule.begins();
         assert_eq!(schedule.failed(&mismatch, now), AfterFailedLook::Lose);
+    }
+
+    #[test]
+    fn an_account_without_read_objects_looks_every_five_minutes_and_more_often_while_refused() {
+        let begin = Instant::now();
+        let mut schedule = LookSchedule::new(false, begin);
+        let first = begin + IDLE_INTERVAL;
+        assert_eq!(schedule.due_at(), Some(first));
+        assert!(schedule.begins());
+        schedule.succeeded(true, first);
+        assert_eq!(schedule.due_at(), Some(first + IDLE_INTERVAL));
+        schedule.begins();
+        schedule.failed(&failure(401), first);
+        assert_eq!(schedule.due_at(), Some(first + MIN_DISCOVERY_INTERVAL));
+        schedule.changed(true, first);
+        assert_eq!(schedule.due_at(), Some(first), "there is something to read now");
     }
 }

@@ -29,7 +29,7 @@ use kubesvc_core::cache::fingerprints;
 use kubesvc_core::cache::left_out::{LeftOut, Why};
 use kubesvc_core::cache::object_filter::ObjectFilter;
 use kubesvc_core::cache::rules::{AccountRules, OperatorRules};
-use kubesvc_core::cache::selection::{SelectedScope, select};
+use kubesvc_core::cache::selection::{SelectedScope, select, selects_nothing};
 use kubesvc_core::cache::synthetic::{SyntheticObject, SyntheticScope, synthetic_objects};
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::common::{Failure, Scope};
@@ -133,7 +133,8 @@ impl ScopeReaders {
     /// Reads the account, for ever. Inputs are taken at any time, while the cluster is being asked too.
     pub(super) async fn run(mut self) {
         let begun = Instant::now();
-        let mut schedule = LookSchedule::new(begun.into_std());
+        let mut schedule = LookSchedule::new(self.reads_objects(), begun.into_std());
+        self.rest();
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
         let mut unread = std::pin::pin!(sleep_until(begun + UNREAD_TIMEOUT));
@@ -146,7 +147,8 @@ impl ScopeReaders {
                         self.account = account;
                         looking = OptionFuture::from(None);
                         // Over new connections, so that what is served is applied anew, whatever that is.
-                        schedule.changed(now());
+                        schedule.changed(self.reads_objects(), now());
+                        self.rest();
                     }
                     None => return,
                 },
@@ -171,6 +173,7 @@ impl ScopeReaders {
                                 self.judge_credential(None);
                             }
                             self.saw(seen);
+                            self.rest();
                         }
                         Err(failure) => {
                             let class = failure.class().as_str_name();
@@ -190,6 +193,25 @@ impl ScopeReaders {
                 }
             }
         }
+    }
+
+    fn reads_objects(&self) -> bool {
+        let rules = &self.account.rules;
+        let (operator, _) = OperatorRules::from_wire(rules);
+        let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
+        !selects_nothing(&operator, &account)
+    }
+
+    /// Keeps nothing for an account none of whose objects are read, above all no connection: accounts that are only held are
+    /// many.
+    fn rest(&mut self) {
+        if self.reads_objects() {
+            return;
+        }
+        let commands = self.declare(BTreeMap::new(), &ServedKinds::default());
+        self.tell_left_out(&[]);
+        commands.into_iter().for_each(|command| self.execute(command));
+        (self.state.client, self.state.tags) = Default::default();
     }
 
     /// Tells the delivery why no scope is known yet, unless some are.

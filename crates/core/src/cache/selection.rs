@@ -82,6 +82,12 @@ pub struct Selection {
     pub left_out: Vec<LeftOut>,
 }
 
+/// Whether nothing is selected whatever a cluster serves, and there is nothing to report about that.
+pub fn selects_nothing(operator: &OperatorRules, account: &AccountRules) -> bool {
+    let has_no_kinds = matches!(operator.chosen(), ChosenKinds::Named(names) if names.is_empty());
+    has_no_kinds && account.kinds.is_none() && account.omit_kinds.is_empty()
+}
+
 /// Chooses the scopes of an account: the kinds that the cluster serves and that the lists of both the operator and the
 /// account allow, in the account's namespaces.
 ///
