@@ -2,7 +2,7 @@
 //! the account, at whichever replica that agent is.
 //!
 //! A write is sent to the cluster at most once. Its answer is exact as long as the agent's process lives; otherwise the
-//! error says that the outcome is [unknown](RequestError::Unknown).
+//! error says that the outcome is [unknown](super::RequestErrorKind::Unknown).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 pub use kubesvc_core::requests::target::Class as RequestClass;
 
+use super::request_error::RequestError;
 use kubesvc_core::operations::ApplySettings;
-use kubesvc_core::wire::common::Failure;
-use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
+use kubesvc_core::{AgentId, BootId, ReplicaId};
 
 /// Time until the head of an answer, unless the caller says another.
 pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -165,132 +165,6 @@ impl fmt::Debug for AccountResponse {
     }
 }
 
-/// Why there is no answer, or no whole one.
-#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum RequestError {
-    /// No account has this uid (503).
-    #[error("there is no such account")]
-    NoAccount,
-    /// The account is not usable in its state (503).
-    #[error("account {account} is {state}: {}", .why.as_deref().unwrap_or("it takes no requests"))]
-    NotUsable {
-        /// Name of the account.
-        account: String,
-        /// Its state.
-        state: String,
-        /// What its state alone does not say, and what to do.
-        #[serde(default)]
-        why: Option<String>,
-    },
-    /// No agent that could be asked is connected (503). Nothing was sent.
-    #[error("no agent of zone {zone} that holds account {account} is connected{}", if *.is_expected { "; one is expected back" } else { "" })]
-    NoAgent {
-        /// Name of the account.
-        account: String,
-        /// Zone that has the grant.
-        zone: ZoneId,
-        /// Whether an agent that held it was here until just now (`Retry-After: 1`).
-        is_expected: bool,
-    },
-    /// The replica that has the agents cannot be reached (503 with `Retry-After: 1`). Nothing was sent.
-    #[error("{0}")]
-    ReplicaAway(String),
-    /// The agents of the account are too old for requests (409 for operations, else 503).
-    #[error("agent {agent} (version {version}) takes no requests; upgrade it")]
-    AgentTooOld {
-        /// Id of the agent.
-        agent: AgentId,
-        /// Its version.
-        version: String,
-    },
-    /// Too many requests are in flight (429). Nothing was sent.
-    #[error("{0}")]
-    TooMany(String),
-    /// The request itself cannot be sent (400, or 413 where it is too large). Nothing was sent.
-    #[error("{message}")]
-    Invalid {
-        /// What is wrong and what to do.
-        message: String,
-        /// Whether it is too large.
-        is_too_large: bool,
-    },
-    /// The agent's owner forbids it (403). Nothing was sent.
-    #[error("{0}")]
-    Forbidden(String),
-    /// It failed, and certainly nothing was executed (503).
-    #[error("{}", .0.message)]
-    NotSent(#[serde(with = "failure_fields")] Failure),
-    /// The outcome of a write is not known, and will not be (504). It may have been executed.
-    #[error("the outcome is unknown: {0}")]
-    Unknown(String),
-    /// A read has no answer in time, or was lost (504 where `is_timeout`, else 503).
-    #[error("{message}")]
-    NoAnswer {
-        /// What happened.
-        message: String,
-        /// Whether the time limit passed.
-        is_timeout: bool,
-    },
-    /// The answer ended before it was whole. Only in a body.
-    #[error("the answer was cut: {0}")]
-    Cut(String),
-}
-
-/// A failure between replicas.
-mod failure_fields {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use kubesvc_core::wire::common::Failure;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct FailureFields {
-        class: i32,
-        retryable: bool,
-        message: String,
-        http_status: i32,
-        before_send: bool,
-    }
-
-    pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
-        let Failure { class, retryable, message, http_status, before_send } = failure.clone();
-        FailureFields { class, retryable, message, http_status, before_send }.serialize(to)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
-        let FailureFields { class, retryable, message, http_status, before_send } =
-            FailureFields::deserialize(from)?;
-        Ok(Failure { class, retryable, message, http_status, before_send })
-    }
-}
-
-impl RequestError {
-    /// Whether it is certain that the cluster executed nothing.
-    pub fn is_before_send(&self) -> bool {
-        !matches!(self, Self::Unknown(_) | Self::NoAnswer { .. } | Self::Cut(_))
-    }
-
-    /// Status that a caller of HTTP is given.
-    pub fn status(&self) -> StatusCode {
-        match self {
-            Self::Invalid { is_too_large: true, .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unknown(_) | Self::NoAnswer { is_timeout: true, .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::NoAccount
-            | Self::NotUsable { .. }
-            | Self::NoAgent { .. }
-            | Self::ReplicaAway(_)
-            | Self::AgentTooOld { .. }
-            | Self::NotSent(_)
-            | Self::NoAnswer { .. }
-            | Self::Cut(_) => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-}
-
 /// Sends requests to accounts.
 #[async_trait]
 pub trait AccountRequests: Send + Sync {
@@ -307,8 +181,8 @@ pub trait AccountRequests: Send + Sync {
     /// which agent was given it, all that are connected and of the account's zone are asked.
     ///
     /// # Errors
-    /// [`RequestError::NotSent`]: the process never sent it. [`RequestError::Unknown`]: the process is gone or has
-    /// forgotten it. [`RequestError::NoAnswer`]: nothing was found out in time; it may be asked again.
+    /// [`NotSent`](super::RequestErrorKind::NotSent): the process never sent it. [`Unknown`](super::RequestErrorKind::Unknown): the process is gone or has
+    /// forgotten it. [`Timeout`](super::RequestErrorKind::Timeout): nothing was found out in time; it may be asked again.
     async fn recall(
         &self,
         account_uid: &str,

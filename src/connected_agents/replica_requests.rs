@@ -7,14 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{HeaderMap, Method};
 use prost::bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::account_requests::{
     AccountRequest, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream, RequestBytes,
-    RequestCaller, RequestClass, RequestError,
+    RequestCaller, RequestClass,
 };
+use super::request_error::{RequestError, RequestErrorKind};
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::ops::ApplySettings;
@@ -94,7 +94,7 @@ impl PreparedRequest {
         let (body, upgraded) = match request.body {
             RequestBytes::Whole(bytes) if bytes.len() > MAX_REQUEST_BODY_BYTES => {
                 let message = format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes");
-                return Err(RequestError::Invalid { message, is_too_large: true });
+                return Err(RequestError::new(RequestErrorKind::TooLarge, message));
             }
             RequestBytes::Whole(bytes) => (bytes, None),
             RequestBytes::Upgraded(bytes) => (Bytes::new(), Some(bytes)),
@@ -149,44 +149,6 @@ pub struct AccountGrant {
     pub holders: Vec<AgentId>,
 }
 
-/// Why the agents of this replica gave no answer, and what may follow.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SendFailure {
-    /// The answer, if nothing follows.
-    pub error: RequestError,
-    /// What may follow.
-    pub next: AfterFailure,
-    /// Agents of this replica that were asked.
-    pub asked: Vec<AgentId>,
-}
-
-/// What may follow a failure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum AfterFailure {
-    /// Another agent may be asked, if not [`MAX_ASKED_AGENTS`] were.
-    AskAnother,
-    /// The answer of the write can be recalled from this process, wherever it connects.
-    Recall(AnsweringAgent),
-    /// Nothing.
-    GiveUp,
-}
-
-/// Why a write's answer was not recalled here.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RecallFailure {
-    /// The process is not connected here, or its stream was lost again.
-    NotHere,
-    /// Certainly nothing was executed: the process never had the request, or never sent it.
-    NotSent(RequestError),
-    /// This is the answer.
-    Settled(RequestError),
-    /// The write still ran when the time was over.
-    TimedOut,
-}
-
 /// Makes requests to the agents of this replica.
 #[async_trait]
 pub trait ReplicaRequests: Send + Sync {
@@ -210,7 +172,8 @@ pub trait ReplicaRequests: Send + Sync {
     fn has_process(&self, agent: &AnsweringAgent) -> bool;
 
     /// Makes a request to an agent of this replica, and to another one if certainly nothing was executed. What the
-    /// caller of an upgraded request sends is taken when the request was accepted. Dropping the future cancels a read.
+    /// caller of an upgraded request sends is taken when the request was accepted. Adds the agents that were asked to
+    /// `asked`. Dropping the future cancels a read.
     ///
     /// # Errors
     /// Why there is no answer, and what may follow.
@@ -219,20 +182,21 @@ pub trait ReplicaRequests: Send + Sync {
         account_uid: &str,
         request: &PreparedRequest,
         upgraded: &mut Option<UpgradedBytes>,
-        asked: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure>;
+        asked: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError>;
 
     /// Asks a process of an agent for the answer of a write. Waits for a write that runs.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Why there is no answer. [Recallable](super::Retry::Recall): the process is not connected here, or its stream was lost again.
+    /// [`Timeout`](RequestErrorKind::Timeout): the write still ran when the time was over.
     async fn recall_here(
         &self,
         request_id: &str,
         agent: &AnsweringAgent,
         deadline: Instant,
         keep_answer: bool,
-    ) -> Result<AccountResponse, RecallFailure>;
+    ) -> Result<AccountResponse, RequestError>;
 
     /// Lets an agent forget how a write ended, which the caller knows. Returns whether the process is connected here.
     fn forget_here(&self, agent: &AnsweringAgent, request_id: &str) -> bool;

@@ -265,7 +265,7 @@ impl Gateway {
         // Its panic is logged.
         writing.detach().await.unwrap_or_else(|_| {
             let why = "the operator failed to finish the request; see its log";
-            (Err(RequestError::Unknown(why.to_owned())), None)
+            (Err(RequestError::unknown(why)), None)
         })
     }
 }
@@ -530,7 +530,7 @@ mod tests {
         let parts = vec![Ok(Bytes::from_static(b"one")), Ok(Bytes::from_static(b"four"))];
         let (whole, bytes) = read_whole(answer(parts.clone())).await;
         assert_eq!((bytes, whole.body.collect::<Vec<_>>().await), (7, parts));
-        let cut = vec![Ok(Bytes::from_static(b"one")), Err(RequestError::Cut("lost".to_owned()))];
+        let cut = vec![Ok(Bytes::from_static(b"one")), Err(RequestError::cut("lost"))];
         let (given, bytes) = read_whole(answer(cut.clone())).await;
         assert_eq!((bytes, given.body.collect::<Vec<_>>().await), (3, cut));
     }

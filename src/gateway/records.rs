@@ -13,7 +13,9 @@ use super::status::Refusal;
 use super::{Call, Gateway, GatewayPorts, delete_options};
 use crate::access::Principal;
 use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
-use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
+use crate::connected_agents::{
+    AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError, RequestErrorKind as Kind,
+};
 use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::{KubesvcAccount, ReplicaId};
 use kubesvc_store::{
@@ -212,11 +214,7 @@ impl Recorder {
 
     /// Writes that a write or an upgrade has no answer.
     pub(super) fn failed(&self, error: &RequestError, refusal: &Refusal) {
-        let is_refusal = matches!(
-            error,
-            RequestError::Forbidden(_) | RequestError::TooMany(_) | RequestError::Invalid { .. }
-        );
-        if is_refusal {
+        if matches!(error.kind, Kind::Forbidden | Kind::TooMany | Kind::Invalid | Kind::TooLarge) {
             self.refused(refusal);
             // Nothing is left open that an agent refused.
             if let Some(operation_type) = self.operation_type.filter(|_| self.is_left_open()) {
@@ -229,12 +227,8 @@ impl Recorder {
         if self.operation_type.is_none() {
             return;
         }
-        let outcome = match error {
-            RequestError::Unknown(_) | RequestError::NoAnswer { .. } | RequestError::Cut(_) => {
-                OperationOutcome::Unknown
-            }
-            _ => OperationOutcome::Failed,
-        };
+        let may_be_done = !error.is_before_send();
+        let outcome = if may_be_done { OperationOutcome::Unknown } else { OperationOutcome::Failed };
         let (code, reason) = (refusal.code, refusal.message.as_str());
         self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
     }

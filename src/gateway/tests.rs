@@ -28,7 +28,7 @@ use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::{AccessError, AccountAccess, Caller, MAX_SHORT_OF_CALLER, Principal};
 use crate::certificates::certified_key;
-use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use crate::connected_agents::{AccountRequest, RequestClass, RequestError, RequestErrorKind};
 use crate::operations::tests::account;
 use crate::operations::tests::fakes::{
     Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
@@ -303,7 +303,8 @@ async fn a_write_whose_caller_left_is_counted_and_has_an_open_row_until_it_ends(
 
 #[tokio::test(start_paused = true)]
 async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer() {
-    let refuse = |_, _: &_| -> Answered { Err(RequestError::Forbidden("policy: writes".to_owned())) };
+    let refuse =
+        |_, _: &_| -> Answered { Err(RequestError::new(RequestErrorKind::Forbidden, "policy: writes")) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(refuse));
     let (request, recorder) = scene.write();
     let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;
@@ -319,8 +320,7 @@ async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer
 
 #[tokio::test(start_paused = true)]
 async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it() {
-    let unknown =
-        |_, _: &_| -> Answered { Err(RequestError::Unknown("the agent's process died".to_owned())) };
+    let unknown = |_, _: &_| -> Answered { Err(RequestError::unknown("the agent's process died")) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(unknown));
     let (request, recorder) = scene.write();
     let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;

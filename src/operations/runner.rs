@@ -22,7 +22,7 @@ use super::failures::{
 use super::job::SharedJob;
 use super::submission::of_record;
 use crate::connected_agents::{
-    AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
+    AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError, RequestErrorKind,
 };
 use kubesvc_core::operations::{
     ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, NotStarted, Outcome, OutcomeClass,
@@ -333,9 +333,9 @@ impl Operations {
         let most = MAX_RESULT_BYTES + usize::from(is_log);
         let (mut read, mut bytes) = (BytesMut::new(), 0);
         loop {
-            let late = || RequestError::NoAnswer {
-                message: "the cluster's answer did not come to its end in time".to_owned(),
-                is_timeout: true,
+            let late = || {
+                let message = "the cluster's answer did not come to its end in time";
+                RequestError::new(RequestErrorKind::Timeout, message)
             };
             let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
             match part {
@@ -413,11 +413,11 @@ fn account_request(
 
 /// The way to the cluster says nothing, although the time for its answer is over.
 fn no_end(is_write: bool) -> RequestError {
-    let message = "the cluster did not answer in time".to_owned();
+    let message = "the cluster did not answer in time";
     if is_write {
-        RequestError::Unknown(message)
+        RequestError::unknown(message)
     } else {
-        RequestError::NoAnswer { message, is_timeout: true }
+        RequestError::new(RequestErrorKind::Timeout, message)
     }
 }
 

@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 use super::{CallRefusal, ReplicaPorts};
 use crate::access::audit::{AuditEvent, AuditLine, AuditLog, resource_of, verb_of};
 use crate::access::{AccountAccess, AccountResource, Principal};
-use crate::connected_agents::{PreparedRequest, RequestCaller, RequestClass, is_long};
-use crate::request_routing::received::{AnswerParts, HeadObserver, RelayedEnd};
+use crate::connected_agents::{
+    AccountResponse, PreparedRequest, RequestCaller, RequestClass, RequestError, is_long,
+};
+use crate::request_routing::received::{AnswerParts, HeadObserver};
 use crate::request_routing::relayed_principal;
 use kubesvc_core::requests::target::RequestPath;
 
@@ -119,7 +121,7 @@ impl RelayedRecord {
     /// What is told of the head of the answer, and what is kept until its end.
     pub(super) fn observer(self) -> (HeadObserver, RelayedStream) {
         let record = Arc::clone(&self.0);
-        (Box::new(move |end| record.answered(&end)), RelayedStream(self.0))
+        (Box::new(move |end| record.answered(end)), RelayedStream(self.0))
     }
 }
 
@@ -142,20 +144,18 @@ impl RecordedRequest {
         self.audit.write(&line);
     }
 
-    fn answered(&self, end: &RelayedEnd<'_>) {
+    fn answered(&self, end: Result<&AccountResponse, &RequestError>) {
         self.has_ended.store(true, Ordering::Relaxed);
-        let (agent, code, reason) = match end {
-            RelayedEnd::Answered(response) => {
-                (response.agent.process.agent_id.as_str(), response.status.as_u16(), String::new())
-            }
-            RelayedEnd::Failed(error) => ("", error.status().as_u16(), error.to_string()),
+        let (agent, status, reason) = match end {
+            Ok(response) => (response.agent.process.agent_id.as_str(), response.status, ""),
+            Err(error) => ("", error.status(), error.message.as_str()),
         };
-        let code = Some(code);
-        if self.is_long && matches!(end, RelayedEnd::Answered(response) if response.status.as_u16() < 300) {
-            *self.begun.lock() = code.map(|code| (agent.to_owned(), code));
+        let code = Some(status.as_u16());
+        if self.is_long && end.is_ok() && status.as_u16() < 300 {
+            *self.begun.lock() = Some((agent.to_owned(), status.as_u16()));
             self.write(AuditLine { agent, code, ..self.line(AuditEvent::StreamBegin) });
         } else if self.is_write {
-            self.write(AuditLine { agent, code, reason: &reason, ..self.line(AuditEvent::Write) });
+            self.write(AuditLine { agent, code, reason, ..self.line(AuditEvent::Write) });
         }
     }
 }

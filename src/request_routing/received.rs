@@ -19,7 +19,7 @@ use super::messages::{AnswerHead, AnswerLine, RelayedFor, cluster_headers, end_t
 pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError};
 use crate::connected_agents::{
     AccountResponse, AnsweringAgent, AskedAgent, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest,
-    ReplicaRequests, RequestError, UpgradedBytes, is_long,
+    ReplicaRequests, RequestError, RequestErrorKind, Retry, UpgradedBytes, is_long,
 };
 use kubesvc_core::AgentId;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -54,14 +54,12 @@ pub fn read(
     let class = relayed_for.class()?;
     // A replica that lags behind would ask agents of the former zone.
     let is_behind = here.grant(account_uid).map_or(true, |grant| grant.epoch < relayed_for.epoch());
-    let is_nothing_here = here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| {
-        matches!(
-            error,
-            RequestError::NoAccount
-                | RequestError::NotUsable { .. }
-                | RequestError::NoAgent { is_expected: false, .. }
-        )
-    });
+    let is_nothing_here =
+        here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| match error.kind {
+            RequestErrorKind::NoAccount | RequestErrorKind::NotUsable => true,
+            RequestErrorKind::NoAgent => error.retry != Retry::Later,
+            _ => false,
+        });
     if is_behind || is_nothing_here {
         return Ok(None);
     }
@@ -85,17 +83,8 @@ pub fn read(
     Ok(Some(ReceivedRequest { account_uid: account_uid.to_owned(), request, asked: relayed_for.asked }))
 }
 
-/// What ended a relayed request, for who records it.
-#[derive(Debug)]
-pub enum RelayedEnd<'e> {
-    /// An agent gave the head of an answer.
-    Answered(&'e AccountResponse),
-    /// There is no answer.
-    Failed(&'e RequestError),
-}
-
-/// Called with the head of an answer, or with the failure.
-pub type HeadObserver = Box<dyn FnOnce(RelayedEnd<'_>) + Send>;
+/// Called with the head of the answer, or with the failure.
+pub type HeadObserver = Box<dyn FnOnce(Result<&AccountResponse, &RequestError>) + Send>;
 
 impl ReceivedRequest {
     /// The request.
@@ -139,7 +128,7 @@ pub fn recall(
         let recalled = here.recall_here(&request_id, &agent, deadline, true);
         match while_read(&parts, recalled).await? {
             Ok(response) => say_answer(&parts, response).await,
-            Err(failure) => say(&parts, &AnswerLine::NotRecalled(failure)).await,
+            Err(error) => say(&parts, &AnswerLine::Failed(error)).await,
         }
     };
     Some(boxed(waiting, spawn_named("relayed recall", async move { drop(recalling.await) })))
@@ -188,40 +177,37 @@ async fn answer(
     observer: HeadObserver,
     parts: &mpsc::Sender<Frame<Bytes>>,
 ) -> Result<(), Gone> {
-    let ReceivedRequest { account_uid, mut request, asked } = received;
+    let ReceivedRequest { account_uid, mut request, mut asked } = received;
     let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
+        // There is room for as many as are asked.
+        let _ = tell.try_send(agent.clone());
+    }));
     // Who is asked is recorded of a write before it is sent. Of a read, the answer says it.
     let is_read = matches!(request.method, Method::GET | Method::HEAD) && !request.upgrade;
-    if !is_read {
-        request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
-            // There is room for as many as are asked.
-            let _ = tell.try_send(agent.clone());
-        }));
-    }
     let sent = {
-        let sending = here.send_here(&account_uid, &request, &mut upgraded, &asked);
+        let sending = here.send_here(&account_uid, &request, &mut upgraded, &mut asked);
         tokio::pin!(sending);
         loop {
             tokio::select! {
                 biased;
                 () = parts.closed() => return Err(Gone),
-                Some(agent) = told.recv() => say(parts, &AnswerLine::Asked(agent)).await?,
+                Some(agent) = told.recv(), if !is_read => say(parts, &AnswerLine::Asked(agent)).await?,
                 sent = &mut sending => break sent,
             }
         }
     };
-    observer(match &sent {
-        Ok(response) => RelayedEnd::Answered(response),
-        Err(failure) => RelayedEnd::Failed(&failure.error),
-    });
-    // The caller lets each agent that was asked forget how the write ended there.
-    while let Ok(agent) = told.try_recv() {
-        say(parts, &AnswerLine::Asked(agent)).await?;
+    observer(sent.as_ref());
+    // The caller asks none of them again, and lets each forget how a write ended there.
+    if !is_read || sent.is_err() {
+        while let Ok(agent) = told.try_recv() {
+            say(parts, &AnswerLine::Asked(agent)).await?;
+        }
     }
     match sent {
         Ok(response) => say_answer(parts, response).await,
-        Err(failure) => {
-            say(parts, &AnswerLine::Failed(failure)).await?;
+        Err(error) => {
+            say(parts, &AnswerLine::Failed(error)).await?;
             end(parts, Ok(())).await
         }
     }

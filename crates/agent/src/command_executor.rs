@@ -287,7 +287,8 @@ impl CommandExecutor {
         }
         let table = self.parts.table.lock();
         let stopping = self.runtimes.stopping().filter(|account| table.held_epoch(&account.uid).is_none());
-        let stopping = stopping.map(|account| HeldAccount { account: Some(account.clone()), ..HeldAccount::default() });
+        let stopping =
+            stopping.map(|account| HeldAccount { account: Some(account.clone()), ..HeldAccount::default() });
         table.held().chain(stopping).collect()
     }
 
@@ -320,8 +321,7 @@ impl CommandExecutor {
                 Effect::Cancel { uid, attempt } => self.runtimes.cancel(&uid, attempt),
                 Effect::Stop { account, keep } => {
                     let uid = &account.uid;
-                    let (readers, requests) =
-                        (self.parts.readers.ended(uid), self.parts.requests.stop(uid));
+                    let (readers, requests) = (self.parts.readers.ended(uid), self.parts.requests.stop(uid));
                     let others = (readers.is_some() || requests.is_some()).then_some(async move {
                         tokio::join!(OptionFuture::from(readers), OptionFuture::from(requests));
                     });

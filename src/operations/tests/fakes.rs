@@ -136,7 +136,7 @@ impl AccountRequests for ScriptedCluster {
         _: Option<AnsweringAgent>,
     ) -> Result<AccountResponse, RequestError> {
         let recalled = self.recalled.lock().clone();
-        let lost = || Err(RequestError::Unknown("it is gone".to_owned()));
+        let lost = || Err(RequestError::unknown("it is gone"));
         recalled.unwrap_or_else(lost).map(|status| response(status, &json!({})))
     }
 

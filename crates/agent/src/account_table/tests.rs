@@ -46,7 +46,7 @@ fn said(effects: &[Effect]) -> Vec<String> {
         Effect::Stop { account, keep: None } => format!("stop {}", account.uid),
         Effect::Stop { account, keep: Some(attempt) } => {
             format!("stop {} but #{}", account.uid, attempt.0)
-        },
+        }
         Effect::Answer(answer) => {
             let account = answer.account.clone().unwrap_or_default();
             let outcome = match &answer.outcome {
