@@ -14,14 +14,12 @@ use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream,
-    CallerRight, DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestCaller, RequestClass,
+    CallerRight, DEFAULT_HEAD_TIMEOUT, LONG_HEAD_TIMEOUT, Repetition, RequestCaller, RequestClass,
+    UpgradedBytes,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
-pub use replica_requests::{
-    AccountGrant, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests,
-    UpgradedBytes, is_long,
-};
+pub use replica_requests::{AccountGrant, MAX_ASKED_AGENTS, ReplicaRequests};
 pub use request_error::{RequestError, RequestErrorKind, Retry, Suspects};
 
 use kubesvc_core::lifecycle::{SessionFact, Tick};

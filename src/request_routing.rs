@@ -30,13 +30,13 @@ use tokio::time::Instant;
 
 use crate::connected_agents::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, DEFAULT_HEAD_TIMEOUT,
-    MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests, RequestError, RequestErrorKind, Retry,
-    Suspects, UpgradedBytes,
+    MAX_ASKED_AGENTS, Repetition, ReplicaRequests, RequestError, RequestErrorKind, Retry, Suspects,
 };
 use crate::peers::{Peers, Replica};
 use forgetting::Forgets;
 use kubesvc_core::AgentId;
 use kubesvc_core::operations::ApplySettings;
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::apply_settings::apply_settings;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
@@ -83,15 +83,10 @@ impl RequestRouter {
     }
 
     /// Asks agents of this replica, and of others as long as certainly nothing was executed.
-    async fn route(
-        &self,
-        uid: &str,
-        request: &PreparedRequest,
-        mut upgraded: Option<UpgradedBytes>,
-    ) -> Result<AccountResponse, RequestError> {
+    async fn route(&self, uid: &str, request: &AccountRequest) -> Result<AccountResponse, RequestError> {
         let grant = self.here.grant(uid)?;
         let mut asked: Vec<AgentId> = Vec::new();
-        let sent = self.here.send_here(uid, request, &mut upgraded, &mut asked).await;
+        let sent = self.here.send_here(uid, request, &mut asked).await;
         let mut error = match self.recalled(request, sent).await {
             Err(error) if error.goes_elsewhere() => error,
             ended => return ended,
@@ -100,7 +95,7 @@ impl RequestRouter {
             if asked.len() >= MAX_ASKED_AGENTS || Instant::now() >= request.deadline {
                 break;
             }
-            let sent = self.relay(&replica, (uid, &grant), request, &mut upgraded, &mut asked).await;
+            let sent = self.relay(&replica, (uid, &grant), request, &mut asked).await;
             match self.recalled(request, sent).await {
                 Err(other) if other.goes_elsewhere() => {
                     if rank(&other) > rank(&error) {
@@ -116,7 +111,7 @@ impl RequestRouter {
     /// The end of an attempt: of a write whose connection was lost, as its agent says it.
     async fn recalled(
         &self,
-        request: &PreparedRequest,
+        request: &AccountRequest,
         sent: Result<AccountResponse, RequestError>,
     ) -> Result<AccountResponse, RequestError> {
         let Err(RequestError { retry: Retry::Recall(suspects), .. }) = sent else { return sent };
@@ -134,12 +129,11 @@ impl RequestRouter {
         &self,
         replica: &Replica,
         account: relaying::RelayedAccount<'_>,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &mut Vec<AgentId>,
     ) -> Result<AccountResponse, RequestError> {
         let mut asked_there = Vec::new();
-        let sent = self.relay_to(replica, account, request, upgraded, asked, &mut asked_there).await;
+        let sent = self.relay_to(replica, account, request, asked, &mut asked_there).await;
         if sent.is_ok() {
             self.metrics.answered.inc();
         }
@@ -183,8 +177,11 @@ impl AccountRequests for RequestRouter {
         account_uid: &str,
         request: AccountRequest,
     ) -> Result<AccountResponse, RequestError> {
-        let (request, upgraded) = PreparedRequest::new(request)?;
-        self.route(account_uid, &request, upgraded).await
+        if request.body.len() > MAX_REQUEST_BODY_BYTES {
+            let message = format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes");
+            return Err(RequestError::new(RequestErrorKind::TooLarge, message));
+        }
+        self.route(account_uid, &request).await
     }
 
     async fn recall(

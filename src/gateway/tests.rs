@@ -33,7 +33,6 @@ use crate::operations::tests::account;
 use crate::operations::tests::fakes::{
     Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
 };
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
@@ -131,8 +130,7 @@ impl Scene {
     }
 
     fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
-        let path = RequestPath::read(target.as_bytes()).expect("a path");
-        let about = (&path, path.class(call.method.as_str()), false);
+        let about = &AccountRequest::new(call.method.clone(), target).expect("a path");
         let (ports, replica_id) = (&self.gateway.ports, &self.gateway.replica_id);
         Arc::new(Recorder::new(ports, replica_id, call, principal("alice"), about, ""))
     }
@@ -156,7 +154,7 @@ impl Scene {
     /// A write, and what records it.
     fn write(&self) -> (AccountRequest, SharedRecorder) {
         let recorder = self.recorder(&call(Method::POST), PODS);
-        let request = AccountRequest::new(Method::POST, PODS, RequestClass::Write);
+        let request = AccountRequest::new(Method::POST, PODS).expect("a path");
         (AccountRequest { on_asked: on_asked(&recorder), ..request }, recorder)
     }
 
@@ -380,7 +378,7 @@ async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
     assert!(has_route("/apis") && scene.audit.lines().is_empty());
     assert!(!has_route("/metrics") && !has_route("https://localhost/apis"));
-    let head = scene.gateway.read_head(&request("/"), "/api//v1", &call, &principal("alice"));
+    let head = scene.gateway.read_head(&request("/"), "/api//v1".to_owned(), &call, &principal("alice"));
     assert!(head.is_err());
     let lines = scene.audit.lines();
     let codes: Vec<_> = lines.iter().map(|line| &line["code"]).collect();

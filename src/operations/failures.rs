@@ -23,7 +23,7 @@ pub(super) struct RunFailure {
     /// Whether it may go better a moment later.
     is_passing: bool,
     /// Whether there is no agent now, and one is expected back.
-    pub(super) waits_for_agent: bool,
+    waits_for_agent: bool,
 }
 
 impl RunFailure {
@@ -119,31 +119,36 @@ pub(super) fn after_begun_run(verb: &Verb, outcome: Outcome) -> Outcome {
     }
 }
 
-/// Decides whether a run that failed is followed by another one, and after which delay. `runs` is the number of runs so
-/// far, `left` the rest of the operation's time.
-pub(super) fn run_again(
-    failure: &RunFailure,
-    is_begun: bool,
-    may_run_again: bool,
-    (runs, max_retries): (u32, u32),
-    left: Duration,
-) -> Option<Duration> {
-    let is_safe = may_run_again || !is_begun;
-    let is_useful = failure.is_unknown() || failure.is_passing;
-    let delay = delay_after(runs);
-    (is_safe && is_useful && runs <= max_retries && delay < left).then_some(delay)
+/// The runs of an operation so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runs {
+    /// Runs that failed.
+    failed: u32,
+    /// Runs that found no agent where one is expected back: nothing was sent.
+    waited: u32,
+    /// Maximum number of runs after the first one.
+    max_retries: u32,
 }
 
-/// Decides after which delay an operation is tried again that waits for an agent: until its time is over. `waits` is the
-/// number of tries that found none.
-pub(super) fn wait_for_agent(
-    is_begun: bool,
-    may_run_again: bool,
-    waits: u32,
-    left: Duration,
-) -> Option<Duration> {
-    let delay = delay_after(waits).min(MAX_AGENT_DELAY);
-    ((may_run_again || !is_begun) && delay < left).then_some(delay)
+impl Runs {
+    pub(super) fn new(max_retries: u32) -> Self {
+        Self { failed: 0, waited: 0, max_retries }
+    }
+
+    /// Decides after which delay a run that failed is followed by another one, if at all: as often as the settings say, or,
+    /// where an agent is expected back, until the time of the operation is over, of which `left` is left. `is_safe`: nothing
+    /// was begun, or the operation may be done twice.
+    pub(super) fn again(&mut self, failure: &RunFailure, is_safe: bool, left: Duration) -> Option<Duration> {
+        let delay = if failure.waits_for_agent {
+            self.waited += 1;
+            delay_after(self.waited).min(MAX_AGENT_DELAY)
+        } else {
+            self.failed += 1;
+            let is_useful = failure.is_unknown() || failure.is_passing;
+            (is_useful && self.failed <= self.max_retries).then(|| delay_after(self.failed))?
+        };
+        (is_safe && delay < left).then_some(delay)
+    }
 }
 
 /// What an answer means for the one who asked.
@@ -235,24 +240,34 @@ mod tests {
         RunFailure::of_request(&error, true, is_begun)
     }
 
+    /// What follows the run of this number, of as many as may follow the first one.
+    fn run_again(
+        failure: &RunFailure,
+        is_safe: bool,
+        (number, max_retries): (u32, u32),
+        left: Duration,
+    ) -> Option<Duration> {
+        Runs { failed: number - 1, waited: number - 1, max_retries }.again(failure, is_safe, left)
+    }
+
     #[test]
     fn unknown_runs_again_only_if_it_may_be_done_twice() {
         assert!(unknown().is_unknown() && !unknown().before_send);
-        assert!(run_again(&unknown(), true, true, (1, 3), LEFT).is_some());
-        assert!(run_again(&unknown(), true, false, (1, 3), LEFT).is_none());
-        assert!(run_again(&unknown(), true, true, (4, 3), LEFT).is_none(), "as often as the settings say");
-        assert!(run_again(&unknown(), true, true, (1, 0), LEFT).is_none());
-        assert!(run_again(&unknown(), true, true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
+        assert!(run_again(&unknown(), true, (1, 3), LEFT).is_some());
+        assert!(run_again(&unknown(), false, (1, 3), LEFT).is_none());
+        assert!(run_again(&unknown(), true, (4, 3), LEFT).is_none(), "as often as the settings say");
+        assert!(run_again(&unknown(), true, (1, 0), LEFT).is_none());
+        assert!(run_again(&unknown(), true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
     }
 
     #[test]
     fn what_was_not_sent_runs_again_whatever_it_is() {
-        let failure = no_agent(false);
+        let failure = RunFailure::of_request(&RequestError::new(Kind::NotSent, "full"), true, false);
         assert!(failure.before_send);
-        assert!(run_again(&failure, false, false, (1, 3), LEFT).is_some());
-        assert!(run_again(&no_agent(true), true, false, (1, 3), LEFT).is_none(), "one write was done before");
+        assert!(run_again(&failure, true, (1, 3), LEFT).is_some());
+        assert!(run_again(&failure, false, (1, 3), LEFT).is_none(), "one write was done before");
         let forbidden = RunFailure::of_request(&RequestError::new(Kind::Forbidden, "no"), true, false);
-        assert!(run_again(&forbidden, false, true, (1, 3), LEFT).is_none());
+        assert!(run_again(&forbidden, true, (1, 3), LEFT).is_none());
         assert_eq!(forbidden.outcome.status, 403);
     }
 
@@ -297,9 +312,13 @@ mod tests {
     #[test]
     fn an_operation_waits_for_an_agent_that_is_expected_until_its_time_is_over() {
         assert!(no_agent(false).waits_for_agent && !unknown().waits_for_agent);
-        assert!(wait_for_agent(false, false, 1_000, LEFT).is_some(), "however often it was tried");
-        assert!(wait_for_agent(true, false, 1, LEFT).is_none(), "one write was done before");
-        assert!(wait_for_agent(false, true, 9, Duration::from_millis(500)).is_none(), "no time");
+        assert!(run_again(&no_agent(false), true, (1_000, 0), LEFT).is_some(), "however often it was tried");
+        assert!(run_again(&no_agent(true), false, (1, 3), LEFT).is_none(), "one write was done before");
+        assert!(run_again(&no_agent(false), true, (9, 3), Duration::from_millis(500)).is_none(), "no time");
+        let mut runs = Runs::new(1);
+        assert!((0..9).all(|_| runs.again(&no_agent(false), true, LEFT).is_some()));
+        assert!(runs.again(&unknown(), true, LEFT).is_some(), "those that found no agent are not counted");
+        assert!(runs.again(&unknown(), true, LEFT).is_none());
     }
 
     #[test]
@@ -335,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_delay_grows_and_has_a_bound() {
-        let delay = |runs| run_again(&unknown(), true, true, (runs, 1000), Duration::MAX).unwrap_or_default();
+        let delay = |runs| run_again(&unknown(), true, (runs, 1000), Duration::MAX).unwrap_or_default();
         assert_eq!(delay(1), RETRY_DELAY);
         assert_eq!(delay(2), RETRY_DELAY * 2);
         assert_eq!(delay(900), MAX_RETRY_DELAY);

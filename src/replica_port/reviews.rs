@@ -10,14 +10,11 @@ use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{CallRefusal, ReplicaPorts};
-use crate::access::audit::{AuditEvent, AuditLine, AuditLog, resource_of, verb_of};
+use crate::access::audit::{AuditEvent, AuditLine, AuditLog, AuditedRequest};
 use crate::access::{AccountAccess, AccountResource, Principal};
-use crate::connected_agents::{
-    AccountResponse, PreparedRequest, RequestCaller, RequestClass, RequestError, is_long,
-};
+use crate::connected_agents::{AccountRequest, AccountResponse, RequestCaller, RequestClass, RequestError};
 use crate::request_routing::received::{AnswerParts, HeadObserver};
 use crate::request_routing::relayed_principal;
-use kubesvc_core::requests::target::RequestPath;
 
 /// The verbs of rights on accounts.
 const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
@@ -71,10 +68,7 @@ struct RecordedRequest {
     principal: Principal,
     account: String,
     uid: String,
-    verb: &'static str,
-    resource: String,
-    namespace: String,
-    name: String,
+    audited: AuditedRequest,
     is_write: bool,
     is_long: bool,
     started: Instant,
@@ -89,23 +83,17 @@ struct RecordedRequest {
 pub(super) struct RelayedStream(Arc<RecordedRequest>);
 
 impl RelayedRecord {
-    pub(super) fn new(ports: &ReplicaPorts, account_uid: &str, request: &PreparedRequest) -> Self {
+    pub(super) fn new(ports: &ReplicaPorts, account_uid: &str, request: &AccountRequest) -> Self {
         let account = ports.accounts.by_uid(account_uid);
-        let path = RequestPath::read(request.target.as_bytes()).ok();
-        let of_path =
-            |read: fn(&RequestPath) -> Option<String>| path.as_ref().and_then(read).unwrap_or_default();
         Self(Arc::new(RecordedRequest {
             audit: ports.audit.clone(),
             request_id: request.request_id.clone(),
             principal: relayed_principal(&request.caller),
             account: account.map(|account| account.account_name().to_owned()).unwrap_or_default(),
             uid: account_uid.to_owned(),
-            verb: path.as_ref().map_or("", |path| verb_of(&request.method, path)),
-            resource: path.as_ref().map(resource_of).unwrap_or_default(),
-            namespace: of_path(|path| path.namespace.clone()),
-            name: of_path(|path| path.name.clone()),
+            audited: AuditedRequest::of(&request.method, &request.path),
             is_write: request.class != RequestClass::Read,
-            is_long: is_long(&request.method, &request.target, request.upgrade),
+            is_long: request.is_long(),
             started: Instant::now(),
             has_ended: AtomicBool::new(false),
             begun: Mutex::default(),
@@ -131,12 +119,8 @@ impl RecordedRequest {
             principal: Some(&self.principal),
             account: &self.account,
             uid: &self.uid,
-            verb: self.verb,
-            resource: &self.resource,
-            namespace: &self.namespace,
-            name: &self.name,
             duration: Some(self.started.elapsed()),
-            ..AuditLine::new(event, &self.request_id)
+            ..self.audited.line(event, &self.request_id)
         }
     }
 

@@ -21,8 +21,8 @@ use super::ReplicaPorts;
 use crate::access::audit::AuditLog;
 use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AgentView, AnsweringAgent, ConnectedAgents, ConnectedAgentsError,
-    PreparedRequest, ReplicaRequests, RequestError, Suspects, UpgradedBytes,
+    AccountGrant, AccountRequest, AccountResponse, AgentView, AnsweringAgent, ConnectedAgents,
+    ConnectedAgentsError, ReplicaRequests, RequestError, Suspects,
 };
 use crate::informers::AccountIndex;
 use kubesvc_core::lifecycle::SessionFact;
@@ -147,8 +147,7 @@ impl ReplicaRequests for NoRequests {
     async fn send_here(
         &self,
         _: &str,
-        _: &PreparedRequest,
-        _: &mut Option<UpgradedBytes>,
+        _: &AccountRequest,
         _: &mut Vec<AgentId>,
     ) -> Result<AccountResponse, RequestError> {
         Err(RequestError::no_account())

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{AccountResource, Principal, Via};
 use crate::connected_agents::{
-    AccountGrant, AnsweringAgent, AskedAgent, CallerRight, PreparedRequest, RequestCaller, RequestClass,
+    AccountGrant, AccountRequest, AnsweringAgent, AskedAgent, CallerRight, RequestCaller, RequestClass,
     RequestError,
 };
 use crate::peers::encoded;
@@ -69,12 +69,12 @@ pub(super) struct RelayedFor {
 /// Why a relayed call cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the relayed request cannot be read: {0}")]
-pub struct RelayedCallError(&'static str);
+pub struct RelayedCallError(pub(super) &'static str);
 
 impl RelayedFor {
     pub(super) fn new(
         grant: &AccountGrant,
-        request: &PreparedRequest,
+        request: &AccountRequest,
         left: Duration,
         asked: &[AgentId],
     ) -> Self {
@@ -108,7 +108,7 @@ impl RelayedFor {
 }
 
 /// The headers of a relayed request.
-pub(super) fn relayed_headers(request: &PreparedRequest, relayed_for: &RelayedFor) -> HeaderMap {
+pub(super) fn relayed_headers(request: &AccountRequest, relayed_for: &RelayedFor) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in &request.headers {
         if name.as_str().starts_with("x-kubesvc-") {
@@ -299,11 +299,11 @@ pub(super) const FORGET_PATH: &str = "/internal/v1/requests/forget";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connected_agents::{AccountRequest, RequestErrorKind, Retry};
+    use crate::connected_agents::{RequestErrorKind, Retry};
 
     #[test]
     fn headers_for_the_cluster_arrive_as_they_were_and_no_caller_writes_those_of_replicas() {
-        let mut request = AccountRequest::new(Method::GET, "/", RequestClass::Read);
+        let mut request = AccountRequest::new(Method::GET, "/").expect("a path");
         let name = |text: &'static str| HeaderName::from_static(text);
         let meant =
             [("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("content-length", "2"), ("accept", "a")];
@@ -314,7 +314,6 @@ mod tests {
         let asked_for = request.headers.clone();
         request.headers.append(RELAYED_FOR, HeaderValue::from_static("forged"));
         request.headers.append(name("x-kubesvc-held-te"), HeaderValue::from_static("forged"));
-        let (request, _) = PreparedRequest::new(request).expect("it has no body");
         let grant =
             AccountGrant { name: "a".into(), zone: "z".into(), epoch: GrantEpoch(3), holders: Vec::new() };
         let relayed_for = RelayedFor::new(&grant, &request, Duration::from_secs(1), &["ü%\n".into()]);

@@ -15,10 +15,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::RequestRouter;
 use super::messages::{AnswerLine, MAX_LINE_BYTES, RelayedFor, proxy_path, read_end, relayed_headers};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AskedAgent, PreparedRequest, Repetition, RequestError,
+    AccountGrant, AccountRequest, AccountResponse, AskedAgent, Repetition, RequestError,
     RequestErrorKind as Kind, Retry, Suspects, UpgradedBytes,
 };
-use crate::peers::{CallBody, CallError, CallFailure, NOT_HERE, RelayedAnswer, Replica};
+use crate::peers::{CallBody, CallError, NOT_HERE, RelayedAnswer, Replica};
 use kubesvc_core::AgentId;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -44,8 +44,7 @@ impl RequestRouter {
         &self,
         replica: &Replica,
         (uid, grant): RelayedAccount<'_>,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &[AgentId],
         asked_there: &mut Vec<AskedAgent>,
     ) -> Result<AccountResponse, RequestError> {
@@ -66,7 +65,7 @@ impl RequestRouter {
         let call = relayed_call(request, &relayed_for, &url, body)?;
         let RelayedAnswer { body, slot } = match self.peers.relay_request(replica, call, deadline).await {
             Ok(answer) => answer,
-            Err(failure) => return Err(self.not_relayed(failure, grant, request, suspects)),
+            Err(error) => return Err(self.not_relayed(error, grant, request, suspects)),
         };
         let reading = read_head(AnswerReader::new(body), request, asked_there);
         let begun = timeout_at(deadline, reading).await;
@@ -87,7 +86,7 @@ impl RequestRouter {
             return Ok(AccountResponse { status: begun.status, headers: begun.headers, body, agent });
         }
         if begun.status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(sent) = upgraded.take()
+            && let Some(sent) = request.upgraded.lock().take()
         {
             // If it is not taken, the call has ended.
             let _ = give.send(sent);
@@ -99,14 +98,13 @@ impl RequestRouter {
 
     fn not_relayed(
         &self,
-        CallFailure { error, may_be_executed }: CallFailure,
+        error: CallError,
         grant: &AccountGrant,
-        request: &PreparedRequest,
+        request: &AccountRequest,
         suspects: Suspects,
     ) -> RequestError {
-        if may_be_executed {
+        if matches!(error, CallError::Unreachable { .. }) {
             self.metrics.failed.inc();
-            return lost(request, &error.to_string(), suspects);
         }
         let (kind, retry) = match error {
             CallError::Refused { status: NOT_HERE, .. } => {
@@ -115,10 +113,10 @@ impl RequestRouter {
             CallError::Refused { status: 403, message, .. } => {
                 return RequestError::new(Kind::Forbidden, message);
             }
-            CallError::Unreachable { .. } => {
-                self.metrics.failed.inc();
-                (Kind::NoAgent, Retry::Later)
+            CallError::Unreachable { may_be_executed: true, .. } => {
+                return lost(request, &error.to_string(), suspects);
             }
+            CallError::Unreachable { .. } => (Kind::NoAgent, Retry::Later),
             CallError::TooMany => (Kind::TooMany, Retry::Elsewhere),
             CallError::Refused { .. } | CallError::Malformed { .. } => (Kind::NotSent, Retry::Elsewhere),
         };
@@ -127,7 +125,7 @@ impl RequestRouter {
 }
 
 /// What follows when the way to the other replica is lost.
-fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> RequestError {
+fn lost(request: &AccountRequest, why: &str, suspects: Suspects) -> RequestError {
     let message = format!("the connection to the replica that has the agent was lost: {why}");
     match request.repetition() {
         Repetition::Recalled => RequestError::recallable(suspects),
@@ -139,7 +137,7 @@ fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> RequestErro
 
 /// The call that relays a request to this URL.
 fn relayed_call(
-    request: &PreparedRequest,
+    request: &AccountRequest,
     relayed_for: &RelayedFor,
     url: &str,
     body: CallBody,
@@ -256,7 +254,7 @@ impl AnswerReader {
 /// The connection broke.
 async fn read_head(
     mut answer: AnswerReader,
-    request: &PreparedRequest,
+    request: &AccountRequest,
     asked: &mut Vec<AskedAgent>,
 ) -> Result<Result<Begun, RequestError>, String> {
     loop {

@@ -14,14 +14,13 @@ use super::counts::RequestCounts;
 use super::outcome;
 use super::{AgentStream, Requests};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AnsweringAgent, MAX_ASKED_AGENTS, PreparedRequest, Repetition,
-    ReplicaRequests, RequestError, RequestErrorKind as Kind, Retry, UpgradedBytes,
+    AccountGrant, AccountRequest, AccountResponse, AnsweringAgent, MAX_ASKED_AGENTS, Repetition,
+    ReplicaRequests, RequestError, RequestErrorKind as Kind, Retry,
 };
 use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::requests::headers::passed_on;
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
@@ -62,12 +61,11 @@ impl ReplicaRequests for Requests {
     async fn send_here(
         &self,
         account_uid: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &mut Vec<AgentId>,
     ) -> Result<AccountResponse, RequestError> {
         let (class, started, asked_before) = (request.class, Instant::now(), asked.len());
-        let sent = self.send_counted(account_uid, request, upgraded, asked).await;
+        let sent = self.send_counted(account_uid, request, asked).await;
         match &sent {
             Ok(_) => {
                 self.metrics.head_seconds.observe(started.elapsed().as_secs_f64());
@@ -116,7 +114,7 @@ fn owes_an_answer(session: &Session, account: &UsableAccount) -> bool {
 
 /// A request with what every Open of it has.
 struct OpenTemplate<'r> {
-    request: &'r PreparedRequest,
+    request: &'r AccountRequest,
     headers: Vec<Header>,
     repetition: Repetition,
     /// Cancelled when the account is taken from its zone.
@@ -132,21 +130,19 @@ impl Requests {
     async fn send_counted(
         &self,
         uid: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &mut Vec<AgentId>,
     ) -> Result<AccountResponse, RequestError> {
         let account = self.usable(uid)?;
-        let path = RequestPath::read(request.target.as_bytes()).map_err(|error| invalid(&error))?;
-        let headers = passed_on(wire_headers(&request.headers)).map_err(|error| invalid(&error))?;
-        let is_long = request.upgrade || path.is_long(request.method.as_str());
-        let counted = self.counts.add((uid, &account.zone), is_long, request.body.len())?;
+        let headers = passed_on(wire_headers(&request.headers))
+            .map_err(|error| RequestError::new(Kind::Invalid, error.to_string()))?;
+        let counted = self.counts.add((uid, &account.zone), request.is_long(), request.body.len())?;
         let repetition = request.repetition();
         let template = OpenTemplate { request, headers, repetition, taken: counted.taken.clone() };
         let (stream, answer) = self.ask_agents(&account, &template, asked).await?;
-        let watches = path.watches_objects(request.method.as_str());
+        let watches = request.path.watches_objects(request.method.as_str());
         let reading = BodyReading {
-            upgraded: upgraded.take(),
+            upgraded: request.upgraded.lock().take(),
             counted: Some(counted),
             ends_with: watches.then(|| self.context.stopping.clone()),
         };
@@ -382,10 +378,6 @@ impl OpenTemplate<'_> {
 /// Whether a write has an outcome that will not be asked for again.
 pub(super) fn is_settled<T>(answered: &Result<T, RequestError>) -> bool {
     answered.as_ref().err().is_none_or(|error| !error.is_recallable())
-}
-
-fn invalid(error: &dyn std::error::Error) -> RequestError {
-    RequestError::new(Kind::Invalid, error.to_string())
 }
 
 /// How a failure is counted.

@@ -18,8 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{ScriptedRights, ports};
 use crate::connected_agents::{
     AccountGrant, AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, CallerRight,
-    PreparedRequest, ReplicaRequests, RequestBytes, RequestCaller, RequestClass, RequestError,
-    RequestErrorKind as Kind, Retry, Suspects, UpgradedBytes,
+    ReplicaRequests, RequestCaller, RequestError, RequestErrorKind as Kind, Retry, Suspects,
 };
 use crate::informers::AgentIndex;
 use crate::peers::{PeerIdentity, Peers};
@@ -125,8 +124,7 @@ impl ReplicaRequests for Agents {
     async fn send_here(
         &self,
         _: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &mut Vec<AgentId>,
     ) -> Result<AccountResponse, RequestError> {
         self.can_ask("uid", asked)?;
@@ -149,7 +147,7 @@ impl ReplicaRequests for Agents {
             Act::Fail(error) => return Err(error),
             Act::Hang => std::future::pending().await,
             Act::Echo => {
-                let sent = upgraded.take().expect("the caller's bytes come");
+                let sent = request.upgraded.lock().take().expect("the caller's bytes come");
                 (101, sent.map_err(|error| RequestError::cut(&error.to_string())).boxed())
             }
         };
@@ -277,12 +275,12 @@ fn router_of(others: &[(&'static str, &Other)]) -> (RequestRouter, Arc<Agents>) 
 }
 
 fn get(target: &str) -> AccountRequest {
-    AccountRequest::new(Method::GET, target, RequestClass::Read)
+    AccountRequest::new(Method::GET, target).expect("a path")
 }
 
 fn post() -> AccountRequest {
-    let body = RequestBytes::Whole(Bytes::from_static(b"{}"));
-    AccountRequest { body, ..AccountRequest::new(Method::POST, "/api/v1/namespaces", RequestClass::Write) }
+    let body = Bytes::from_static(b"{}");
+    AccountRequest { body, ..AccountRequest::new(Method::POST, "/api/v1/namespaces").expect("a path") }
 }
 
 async fn body_of(response: AccountResponse) -> Result<Vec<u8>, RequestError> {
@@ -329,6 +327,19 @@ async fn a_caller_learns_that_an_agent_of_another_replica_is_expected_back() {
         let error = router.send("uid", post()).await.expect_err("there is no agent");
         assert_eq!(error, RequestError::no_agent("one", &"z".into(), is_expected));
     }
+}
+
+#[tokio::test]
+async fn it_is_said_who_was_asked_for_a_read_in_vain() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    has.agents.act(Act::Fail(RequestError::new(Kind::NotSent, "full").then(Retry::Elsewhere)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let mut request = get("/api/v1/pods");
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| seen.lock().push(agent.clone())));
+    router.send("uid", request).await.expect_err("it is full");
+    assert_eq!(*asked.lock(), [has.agents.agent()]);
 }
 
 #[tokio::test]
@@ -534,9 +545,8 @@ async fn what_both_sides_of_an_upgraded_request_send_is_relayed() {
     let bytes = tokio_stream::wrappers::ReceiverStream::new(bytes).map(Ok).boxed();
     let target = "/api/v1/namespaces/a/pods/b/exec";
     let request = AccountRequest {
-        upgrade: true,
-        body: RequestBytes::Upgraded(bytes),
-        ..AccountRequest::new(Method::POST, target, RequestClass::Connect)
+        upgraded: Mutex::new(Some(bytes)),
+        ..AccountRequest::new(Method::POST, target).expect("a path").upgrading(true)
     };
     let mut response = router.send("uid", request).await.expect("an answer");
     assert_eq!(response.status, StatusCode::SWITCHING_PROTOCOLS);
@@ -625,7 +635,7 @@ async fn each_right_that_a_relayed_request_needs_is_reviewed() {
         let rights = vec![right("get", "proxy"), right("create", "connect")];
         let groups = vec!["team".to_owned()];
         let caller = RequestCaller { name: "alice".into(), groups, rights, ..RequestCaller::default() };
-        AccountRequest { caller, class: RequestClass::Connect, ..get("/api/v1/namespaces/n/pods/p/exec") }
+        AccountRequest { caller, ..get("/api/v1/namespaces/n/pods/p/exec") }
     };
     has.rights.allowed.lock().insert("get".to_owned());
     let refused = router.send("uid", exec()).await.expect_err("it may only read");
@@ -677,15 +687,12 @@ async fn heads_of_requests_without_a_body_and_with_every_status_are_relayed() {
         [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304), (Method::OPTIONS, 503)]
     {
         has.agents.act(Act::Answer(status, Vec::new()));
-        let request = AccountRequest::new(method.clone(), "/api/v1/pods", RequestClass::Read);
+        let request = AccountRequest::new(method.clone(), "/api/v1/pods").expect("a path");
         let response = router.send("uid", request).await.expect("an answer");
         assert_eq!(response.status.as_u16(), status);
         assert!(body_of(response).await.expect("whole").is_empty());
         assert_eq!(has.agents.had.lock().last().expect("it was asked").method, method);
     }
-    let strange =
-        router.send("uid", get("/api/v1/pods#x")).await.expect_err("a fragment is no part of a target");
-    assert!(matches!(strange, RequestError { kind: Kind::Invalid, .. }), "{strange}");
 }
 
 #[tokio::test]
