@@ -4,6 +4,7 @@ mod account_requests;
 mod all_replicas;
 mod remote_sessions;
 mod replica_requests;
+mod request_error;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,14 +14,13 @@ use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream,
-    CallerRight, DEFAULT_HEAD_TIMEOUT, RequestBytes, RequestCaller, RequestClass, RequestError,
+    CallerRight, DEFAULT_HEAD_TIMEOUT, LONG_HEAD_TIMEOUT, Repetition, RequestCaller, RequestClass,
+    UpgradedBytes,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
-pub use replica_requests::{
-    AccountGrant, AfterFailure, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest, RecallFailure,
-    Repetition, ReplicaRequests, SendFailure, UpgradedBytes, is_long,
-};
+pub use replica_requests::{AccountGrant, MAX_ASKED_AGENTS, ReplicaRequests};
+pub use request_error::{RequestError, RequestErrorKind, Retry, Suspects};
 
 use kubesvc_core::lifecycle::{SessionFact, Tick};
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};

@@ -55,7 +55,7 @@ pub use calls::{
     AgentsOfReplica, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer, RelayError, RemoteAgent,
     encoded,
 };
-pub use connections::{CallBody, CallError, CallFailure};
+pub use connections::{CallBody, CallError};
 pub use listener::CallingReplica;
 pub use membership::Replica;
 pub use relays::{NOT_HERE, RelayedAnswer};

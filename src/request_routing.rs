@@ -29,15 +29,14 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, AskedAgent,
-    DEFAULT_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest, Repetition, ReplicaRequests, RequestError,
-    SendFailure, UpgradedBytes,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, DEFAULT_HEAD_TIMEOUT,
+    MAX_ASKED_AGENTS, Repetition, ReplicaRequests, RequestError, RequestErrorKind, Retry, Suspects,
 };
 use crate::peers::{Peers, Replica};
-use answer_recovery::{RecallEnd, Suspects};
 use forgetting::Forgets;
 use kubesvc_core::AgentId;
 use kubesvc_core::operations::ApplySettings;
+use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::apply_settings::apply_settings;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use messages::{ApplySettingsAnswer, apply_settings_path};
@@ -56,14 +55,6 @@ pub struct RequestRouter {
     forgets: Arc<Forgets>,
     apply_settings: Cache<String, ApplySettings>,
     metrics: RelayMetrics,
-}
-
-/// Why an attempt at a replica gave no answer.
-enum Attempted {
-    /// The agents, or the replica, said so.
-    Failed(Box<SendFailure>),
-    /// The connection to the replica was lost while it had the write.
-    Lost(Suspects),
 }
 
 impl RequestRouter {
@@ -92,75 +83,57 @@ impl RequestRouter {
     }
 
     /// Asks agents of this replica, and of others as long as certainly nothing was executed.
-    async fn route(
-        &self,
-        uid: &str,
-        request: &PreparedRequest,
-        mut upgraded: Option<UpgradedBytes>,
-    ) -> Result<AccountResponse, RequestError> {
+    async fn route(&self, uid: &str, request: &AccountRequest) -> Result<AccountResponse, RequestError> {
         let grant = self.here.grant(uid)?;
         let mut asked: Vec<AgentId> = Vec::new();
-        let sent = self.here.send_here(uid, request, &mut upgraded, &asked).await;
-        let sent = sent.map_err(|failure| Attempted::Failed(Box::new(failure)));
-        let mut error = match self.settle(request, &mut asked, sent).await? {
-            Ok(response) => return Ok(response),
-            Err(error) => error,
+        let sent = self.here.send_here(uid, request, &mut asked).await;
+        let mut error = match self.recalled(request, sent).await {
+            Err(error) if error.goes_elsewhere() => error,
+            ended => return ended,
         };
         for replica in self.peers.replicas_of_zone(&grant.zone, &grant.holders) {
             if asked.len() >= MAX_ASKED_AGENTS || Instant::now() >= request.deadline {
                 break;
             }
-            let sent = self.relay(&replica, (uid, &grant), request, &mut upgraded, &asked).await;
-            match self.settle(request, &mut asked, sent).await? {
-                Ok(response) => return Ok(response),
-                Err(other) if says_more(&other, &error) => error = other,
-                Err(_) => {}
+            let sent = self.relay(&replica, (uid, &grant), request, &mut asked).await;
+            match self.recalled(request, sent).await {
+                Err(other) if other.goes_elsewhere() => {
+                    if rank(&other) > rank(&error) {
+                        error = other;
+                    }
+                }
+                ended => return ended,
             }
         }
         Err(error)
     }
 
-    /// What follows an attempt: the answer, or the reason for which another agent may be asked.
-    async fn settle(
+    /// The end of an attempt: of a write whose connection was lost, as its agent says it.
+    async fn recalled(
         &self,
-        request: &PreparedRequest,
-        asked: &mut Vec<AgentId>,
-        sent: Result<AccountResponse, Attempted>,
-    ) -> Result<Result<AccountResponse, RequestError>, RequestError> {
-        let suspects = match sent {
-            Ok(response) => return Ok(Ok(response)),
-            Err(Attempted::Failed(failure)) => {
-                let SendFailure { error, next, asked: more } = *failure;
-                asked.extend(more);
-                match next {
-                    AfterFailure::AskAnother => return Ok(Err(error)),
-                    AfterFailure::GiveUp => return Err(error),
-                    AfterFailure::Recall(agent) => Suspects::certain(agent),
-                }
-            }
-            Err(Attempted::Lost(suspects)) => suspects,
-        };
+        request: &AccountRequest,
+        sent: Result<AccountResponse, RequestError>,
+    ) -> Result<AccountResponse, RequestError> {
+        let Err(RequestError { retry: Retry::Recall(suspects), .. }) = sent else { return sent };
         self.metrics.recalls.inc();
-        match self.recall_until(&request.request_id, suspects, request.deadline).await {
-            Ok(response) => Ok(Ok(response)),
-            Err(RecallEnd::NotSent(error)) => Ok(Err(error)),
-            Err(RecallEnd::Settled(error)) => Err(error),
-            Err(RecallEnd::TimedOut) => Err(RequestError::Unknown(
-                "the connection to the agent was lost, and the answer was not found out in time".to_owned(),
-            )),
-        }
+        let recalled = self.recall_until(&request.request_id, suspects, request.deadline).await;
+        recalled.map_err(|error| match error.kind {
+            RequestErrorKind::Timeout => RequestError::unknown(
+                "the connection to the agent was lost, and the answer was not found out in time",
+            ),
+            _ => error,
+        })
     }
 
     async fn relay(
         &self,
         replica: &Replica,
         account: relaying::RelayedAccount<'_>,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
-        asked: &[AgentId],
-    ) -> Result<AccountResponse, Attempted> {
+        request: &AccountRequest,
+        asked: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError> {
         let mut asked_there = Vec::new();
-        let sent = self.relay_to(replica, account, request, upgraded, asked, &mut asked_there).await;
+        let sent = self.relay_to(replica, account, request, asked, &mut asked_there).await;
         if sent.is_ok() {
             self.metrics.answered.inc();
         }
@@ -169,6 +142,7 @@ impl RequestRouter {
                 self.forgets.add(&replica.id, process, &request.request_id);
             }
         }
+        asked.extend(asked_there.into_iter().map(|agent| agent.process.agent_id));
         sent
     }
 }
@@ -177,29 +151,23 @@ impl RequestRouter {
 /// failure: all that were asked, but not one from which the end is to be recalled. An agent keeps failures as long as
 /// answers.
 fn ended_at<'a>(
-    failed: Option<&'a Attempted>,
+    failed: Option<&'a RequestError>,
     asked: &'a [AskedAgent],
 ) -> impl Iterator<Item = &'a AnsweringAgent> {
     let recalled = match failed {
-        Some(Attempted::Failed(failure)) => match &failure.next {
-            AfterFailure::Recall(process) => Some(process),
-            AfterFailure::AskAnother | AfterFailure::GiveUp => None,
-        },
-        // A further one is asked only once the one before has ended it.
-        Some(Attempted::Lost(_)) => asked.last().map(|agent| &agent.process),
-        None => None,
+        Some(RequestError { retry: Retry::Recall(suspects), .. }) => suspects.processes.as_slice(),
+        _ => &[],
     };
-    asked.iter().map(|agent| &agent.process).filter(move |process| Some(*process) != recalled)
+    asked.iter().map(|agent| &agent.process).filter(|process| !recalled.contains(process))
 }
 
-/// Whether an error tells a caller more than another one does.
-fn says_more(error: &RequestError, than: &RequestError) -> bool {
-    let rank = |error: &RequestError| match error {
-        RequestError::NoAccount | RequestError::NotUsable { .. } => 0,
-        RequestError::NoAgent { is_expected, .. } => 1 + u8::from(*is_expected),
+/// How much an error tells a caller: of two, the one that tells more is given.
+fn rank(error: &RequestError) -> u8 {
+    match error.kind {
+        RequestErrorKind::NoAccount | RequestErrorKind::NotUsable => 0,
+        RequestErrorKind::NoAgent => 1 + u8::from(error.retry == Retry::Later),
         _ => 3,
-    };
-    rank(error) > rank(than)
+    }
 }
 
 #[async_trait]
@@ -209,8 +177,11 @@ impl AccountRequests for RequestRouter {
         account_uid: &str,
         request: AccountRequest,
     ) -> Result<AccountResponse, RequestError> {
-        let (request, upgraded) = PreparedRequest::new(request)?;
-        self.route(account_uid, &request, upgraded).await
+        if request.body.len() > MAX_REQUEST_BODY_BYTES {
+            let message = format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes");
+            return Err(RequestError::new(RequestErrorKind::TooLarge, message));
+        }
+        self.route(account_uid, &request).await
     }
 
     async fn recall(
@@ -223,14 +194,7 @@ impl AccountRequests for RequestRouter {
             Some(agent) => Suspects::certain(agent),
             None => self.suspects_of_zone(&self.here.grant(account_uid)?)?,
         };
-        let deadline = Instant::now() + DEFAULT_HEAD_TIMEOUT;
-        self.recall_until(request_id, suspects, deadline).await.map_err(|end| match end {
-            RecallEnd::NotSent(error) | RecallEnd::Settled(error) => error,
-            RecallEnd::TimedOut => RequestError::NoAnswer {
-                message: "the agent's process was not found, or has no answer yet; ask again".to_owned(),
-                is_timeout: true,
-            },
-        })
+        self.recall_until(request_id, suspects, Instant::now() + DEFAULT_HEAD_TIMEOUT).await
     }
 
     async fn apply_settings(&self, account_uid: &str) -> Option<ApplySettings> {
@@ -286,19 +250,15 @@ mod tests {
             let process = AnsweringAgent { agent_id: agent_id.into(), boot_id: "boot".into() };
             AskedAgent { process, replica_id: "other".into() }
         });
-        let ended = |failed: Option<Attempted>, asked: &[AskedAgent]| {
+        let ended = |failed: Option<Retry>, asked: &[AskedAgent]| {
+            let failed = failed.map(|retry| RequestError::unknown("so").then(retry));
             ended_at(failed.as_ref(), asked).map(|process| process.agent_id.to_string()).collect::<Vec<_>>()
         };
-        let failed = |next| {
-            let error = RequestError::Unknown("so".to_owned());
-            Some(Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() })))
-        };
-        let second = || asked[1].process.clone();
+        let second = || Some(Retry::Recall(Suspects::certain(asked[1].process.clone())));
         assert_eq!(ended(None, &asked), ["one", "two"]);
-        assert_eq!(ended(failed(AfterFailure::AskAnother), &asked), ["one", "two"]);
-        assert_eq!(ended(failed(AfterFailure::GiveUp), &asked), ["one", "two"]);
-        assert_eq!(ended(failed(AfterFailure::Recall(second())), &asked), ["one"]);
-        assert_eq!(ended(Some(Attempted::Lost(Suspects::certain(second()))), &asked), ["one"]);
-        assert!(ended(Some(Attempted::Lost(Suspects::certain(second()))), &[]).is_empty());
+        assert_eq!(ended(Some(Retry::Elsewhere), &asked), ["one", "two"]);
+        assert_eq!(ended(Some(Retry::Never), &asked), ["one", "two"]);
+        assert_eq!(ended(second(), &asked), ["one"]);
+        assert!(ended(second(), &[]).is_empty());
     }
 }

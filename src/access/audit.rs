@@ -256,8 +256,35 @@ impl AuditLog {
     }
 }
 
+/// What a request to an account does to what, as the lines about it name that.
+#[derive(Clone, Debug)]
+pub struct AuditedRequest {
+    verb: &'static str,
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+impl AuditedRequest {
+    /// The names of a request.
+    pub fn of(method: &Method, path: &RequestPath) -> Self {
+        Self {
+            verb: verb_of(method, path),
+            resource: resource_of(path),
+            namespace: path.namespace.clone().unwrap_or_default(),
+            name: path.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// A line about the request, with nothing else.
+    pub fn line<'a>(&'a self, event: AuditEvent, request_id: &'a str) -> AuditLine<'a> {
+        let Self { verb, resource, namespace, name } = self;
+        AuditLine { verb, resource, namespace, name, ..AuditLine::new(event, request_id) }
+    }
+}
+
 /// The verb that RBAC of the account's cluster has for a request.
-pub fn verb_of(method: &Method, path: &RequestPath) -> &'static str {
+fn verb_of(method: &Method, path: &RequestPath) -> &'static str {
     match *method {
         Method::GET | Method::HEAD if path.watches_objects("GET") => "watch",
         Method::GET | Method::HEAD if path.resource.is_some() && path.name.is_none() => "list",
@@ -272,7 +299,7 @@ pub fn verb_of(method: &Method, path: &RequestPath) -> &'static str {
 }
 
 /// What a request is about, as RBAC of the account's cluster has it: `deployments.apps/scale`.
-pub fn resource_of(path: &RequestPath) -> String {
+fn resource_of(path: &RequestPath) -> String {
     let Some(resource) = &path.resource else { return String::new() };
     let group = if path.group.is_empty() { String::new() } else { format!(".{}", path.group) };
     let subresource = path.subresource.as_ref().map(|name| format!("/{name}")).unwrap_or_default();

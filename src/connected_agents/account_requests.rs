@@ -2,7 +2,7 @@
 //! the account, at whichever replica that agent is.
 //!
 //! A write is sent to the cluster at most once. Its answer is exact as long as the agent's process lives; otherwise the
-//! error says that the outcome is [unknown](RequestError::Unknown).
+//! error says that the outcome is [unknown](RequestErrorKind::Unknown).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,57 +12,67 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use http::{HeaderMap, Method, StatusCode};
+use parking_lot::Mutex;
 use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 pub use kubesvc_core::requests::target::Class as RequestClass;
 
+use super::request_error::{RequestError, RequestErrorKind};
 use kubesvc_core::operations::ApplySettings;
-use kubesvc_core::wire::common::Failure;
-use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
+use kubesvc_core::requests::target::RequestPath;
+use kubesvc_core::{AgentId, BootId, ReplicaId};
 
 /// Time until the head of an answer, unless the caller says another.
 pub const DEFAULT_HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time until the head of the answer to a watch, a followed log or an upgrade, whose server may send none before there is
+/// something to say: as good as for ever. Such a request ends with its caller, its agent or its token.
+pub const LONG_HEAD_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+
 /// A stream of bytes. An error is never the end: what came before it is not the whole.
 pub type ByteStream<E> = BoxStream<'static, Result<Bytes, E>>;
 
-/// The body of a request.
-pub enum RequestBytes {
-    /// All of it; empty: none. At most 8 MiB.
-    Whole(Bytes),
-    /// Of an upgrade: what the caller sends after 101, as it comes. An error cancels the request.
-    Upgraded(ByteStream<std::io::Error>),
-}
+/// What the caller of an upgraded request sends.
+pub type UpgradedBytes = ByteStream<std::io::Error>;
 
 /// Called with an agent just before a request is opened there. It may be called again, with another agent, if the first
 /// one has certainly not sent it. It must not wait.
 pub type AskedObserver = Arc<dyn Fn(&AskedAgent) + Send + Sync>;
 
-/// A request to the API server of an account.
+/// A request to the API server of an account, from the one who makes it to the agent that sends it.
 pub struct AccountRequest {
     /// ULID; the cluster's audit log has it as Audit-ID. A caller that repeats a request makes another.
     pub request_id: String,
     pub method: Method,
     /// Path and query, as the API server is to read it.
     pub target: String,
+    /// What the target names.
+    pub path: RequestPath,
     /// Headers; the agent drops those of the connection, of credentials and of identity.
     pub headers: HeaderMap,
-    pub body: RequestBytes,
+    /// The whole body, of at most 8 MiB; empty for an upgrade.
+    pub body: Bytes,
     /// Whether the connection is to be upgraded, to the protocol in the header `Upgrade`.
     pub upgrade: bool,
-    /// What it does, from [`RequestPath::class`](kubesvc_core::requests::target::RequestPath::class). A write is sent at
-    /// most once, and its answer is given when it is whole.
+    /// What the caller of an upgraded request sends after 101, as it comes; taken when that is answered. An error cancels
+    /// the request.
+    pub upgraded: Mutex<Option<UpgradedBytes>>,
+    /// What it does. A write is sent at most once, and its answer is given when it is whole.
     pub class: RequestClass,
     /// Whether the agent may send it again as its settings `kubernetes.retries` say.
     pub repeatable: bool,
-    /// Time limit for the head of the answer, of a write for the whole answer.
-    pub head_within: Duration,
+    /// When its caller waits no more for the head of the answer, of a write for all of it.
+    pub deadline: Instant,
     /// Who asks, for the replica that has the agent.
     pub caller: RequestCaller,
     /// Told which agent is asked; with its id, its process and the id of the request, the answer of a write can be
     /// recalled.
     pub on_asked: Option<AskedObserver>,
+    /// Whether the agent keeps how a write ended until [`forget_here`](super::ReplicaRequests::forget_here), because that
+    /// is on its way to another replica.
+    pub keep_answer: bool,
 }
 
 impl fmt::Debug for AccountRequest {
@@ -75,21 +85,85 @@ impl fmt::Debug for AccountRequest {
     }
 }
 
+/// Whether a request that may have been executed is asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repetition {
+    /// Another agent may be asked.
+    Any,
+    /// Its answer is recalled.
+    Recalled,
+    /// It is asked for once.
+    Once,
+}
+
 impl AccountRequest {
     /// Creates a request without body and headers, with a new id and the default time limit.
-    pub fn new(method: Method, target: impl Into<String>, class: RequestClass) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// The target could be read in more than one way, or is too long.
+    pub fn new(method: Method, target: impl Into<String>) -> Result<Self, RequestError> {
+        let target = target.into();
+        let path = RequestPath::read(target.as_bytes())
+            .map_err(|error| RequestError::new(RequestErrorKind::Invalid, error.to_string()))?;
+        let class = path.class(method.as_str());
+        let request = Self {
             request_id: ulid::Ulid::generate().to_string(),
             method,
-            target: target.into(),
+            target,
+            path,
             headers: HeaderMap::new(),
-            body: RequestBytes::Whole(Bytes::new()),
+            body: Bytes::new(),
             upgrade: false,
+            upgraded: Mutex::default(),
             class,
             repeatable: false,
-            head_within: DEFAULT_HEAD_TIMEOUT,
+            deadline: Instant::now(),
             caller: RequestCaller::default(),
             on_asked: None,
+            keep_answer: false,
+        };
+        Ok(request.within(DEFAULT_HEAD_TIMEOUT))
+    }
+
+    /// The same request with an upgrade of its connection, if its caller asks for one. A write upgrades none: it is sent
+    /// without.
+    #[must_use]
+    pub fn upgrading(self, is_asked: bool) -> Self {
+        if !is_asked || self.class == RequestClass::Write {
+            return self;
+        }
+        let class = self.path.class_of_upgrade(self.method.as_str());
+        Self { upgrade: true, class, ..self }.within(LONG_HEAD_TIMEOUT)
+    }
+
+    /// The same request with another time limit from now on, unless it is [long](Self::is_long).
+    #[must_use]
+    pub fn within(self, limit: Duration) -> Self {
+        let limit = if self.is_long() { LONG_HEAD_TIMEOUT } else { limit };
+        Self { deadline: Instant::now() + limit, ..self }
+    }
+
+    /// Whether it has no time limit but [`LONG_HEAD_TIMEOUT`]: a watch, a followed log or an upgrade.
+    pub fn is_long(&self) -> bool {
+        self.upgrade || self.path.is_long(self.method.as_str())
+    }
+
+    /// Whether it is asked for again when it may have been executed.
+    pub fn repetition(&self) -> Repetition {
+        let is_get = matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        match self.class {
+            _ if self.upgrade => Repetition::Once,
+            RequestClass::Read => Repetition::Any,
+            RequestClass::Write => Repetition::Recalled,
+            RequestClass::Connect if is_get => Repetition::Once,
+            RequestClass::Connect => Repetition::Recalled,
+        }
+    }
+
+    /// Tells the observer that an agent is about to be asked.
+    pub fn asked(&self, agent: &AskedAgent) {
+        if let Some(observer) = &self.on_asked {
+            observer(agent);
         }
     }
 }
@@ -162,121 +236,6 @@ impl fmt::Debug for AccountResponse {
     }
 }
 
-/// Why there is no answer, or no whole one.
-#[derive(Clone, Debug, PartialEq, thiserror::Error, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum RequestError {
-    /// No account has this uid (503).
-    #[error("there is no such account")]
-    NoAccount,
-    /// The account is not usable in its state (503).
-    #[error("account {account} is {state}: {}", .why.as_deref().unwrap_or("it takes no requests"))]
-    NotUsable {
-        account: String,
-        state: String,
-        /// What its state alone does not say, and what to do.
-        #[serde(default)]
-        why: Option<String>,
-    },
-    /// No agent that could be asked is connected (503). Nothing was sent.
-    #[error("no agent of zone {zone} that holds account {account} is connected{}", if *.is_expected { "; one is expected back" } else { "" })]
-    NoAgent {
-        account: String,
-        zone: ZoneId,
-        /// Whether an agent that held it was here until just now (`Retry-After: 1`).
-        is_expected: bool,
-    },
-    /// The replica that has the agents cannot be reached (503 with `Retry-After: 1`). Nothing was sent.
-    #[error("{0}")]
-    ReplicaAway(String),
-    /// The agents of the account are too old for requests (409 for operations, else 503).
-    #[error("agent {agent} (version {version}) takes no requests; upgrade it")]
-    AgentTooOld { agent: AgentId, version: String },
-    /// Too many requests are in flight (429). Nothing was sent.
-    #[error("{0}")]
-    TooMany(String),
-    /// The request itself cannot be sent (400, or 413 where it is too large). Nothing was sent.
-    #[error("{message}")]
-    Invalid {
-        message: String,
-        /// Whether it is too large.
-        is_too_large: bool,
-    },
-    /// The agent's owner forbids it (403). Nothing was sent.
-    #[error("{0}")]
-    Forbidden(String),
-    /// It failed, and certainly nothing was executed (503).
-    #[error("{}", .0.message)]
-    NotSent(#[serde(with = "failure_fields")] Failure),
-    /// The outcome of a write is not known, and will not be (504). It may have been executed.
-    #[error("the outcome is unknown: {0}")]
-    Unknown(String),
-    /// A read has no answer in time, or was lost (504 where `is_timeout`, else 503).
-    #[error("{message}")]
-    NoAnswer {
-        message: String,
-        /// Whether the time limit passed.
-        is_timeout: bool,
-    },
-    /// Only in a body.
-    #[error("the answer was cut: {0}")]
-    Cut(String),
-}
-
-/// A failure between replicas.
-mod failure_fields {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use kubesvc_core::wire::common::Failure;
-
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct FailureFields {
-        class: i32,
-        retryable: bool,
-        message: String,
-        http_status: i32,
-        before_send: bool,
-    }
-
-    pub(super) fn serialize<S: Serializer>(failure: &Failure, to: S) -> Result<S::Ok, S::Error> {
-        let Failure { class, retryable, message, http_status, before_send } = failure.clone();
-        FailureFields { class, retryable, message, http_status, before_send }.serialize(to)
-    }
-
-    pub(super) fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Failure, D::Error> {
-        let FailureFields { class, retryable, message, http_status, before_send } =
-            FailureFields::deserialize(from)?;
-        Ok(Failure { class, retryable, message, http_status, before_send })
-    }
-}
-
-impl RequestError {
-    /// Whether it is certain that the cluster executed nothing.
-    pub fn is_before_send(&self) -> bool {
-        !matches!(self, Self::Unknown(_) | Self::NoAnswer { .. } | Self::Cut(_))
-    }
-
-    /// Status that a caller of HTTP is given.
-    pub fn status(&self) -> StatusCode {
-        match self {
-            Self::Invalid { is_too_large: true, .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unknown(_) | Self::NoAnswer { is_timeout: true, .. } => StatusCode::GATEWAY_TIMEOUT,
-            Self::NoAccount
-            | Self::NotUsable { .. }
-            | Self::NoAgent { .. }
-            | Self::ReplicaAway(_)
-            | Self::AgentTooOld { .. }
-            | Self::NotSent(_)
-            | Self::NoAnswer { .. }
-            | Self::Cut(_) => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-}
-
 /// Sends requests to accounts.
 #[async_trait]
 pub trait AccountRequests: Send + Sync {
@@ -293,8 +252,9 @@ pub trait AccountRequests: Send + Sync {
     /// which agent was given it, all that are connected and of the account's zone are asked.
     ///
     /// # Errors
-    /// [`RequestError::NotSent`]: the process never sent it. [`RequestError::Unknown`]: the process is gone or has
-    /// forgotten it. [`RequestError::NoAnswer`]: nothing was found out in time; it may be asked again.
+    /// [`NotSent`](RequestErrorKind::NotSent): the process never sent it. [`Unknown`](RequestErrorKind::Unknown): the
+    /// process is gone or has forgotten it. [`Timeout`](RequestErrorKind::Timeout): nothing was found out in time; it may
+    /// be asked again.
     async fn recall(
         &self,
         account_uid: &str,
@@ -305,4 +265,38 @@ pub trait AccountRequests: Send + Sync {
     /// What the owner of the agent that would be asked says of applying (`kubernetes.serverSideApply`). `None`: no agent
     /// can be asked now.
     async fn apply_settings(&self, account_uid: &str) -> Option<ApplySettings>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_may_have_nothing_to_say_has_no_limit_for_its_head() {
+        for (target, upgrade, is_long) in [
+            ("/api/v1/namespaces/n/pods/p/log?follow=true", false, true),
+            ("/api/v1/namespaces/n/pods/p/log", false, false),
+            ("/api/v1/pods?watch=true", false, true),
+            ("/api/v1/pods", false, false),
+            ("/api/v1/namespaces/n/pods/p/exec", true, true),
+        ] {
+            let request = || AccountRequest::new(Method::GET, target).expect("a path").upgrading(upgrade);
+            for request in [request(), request().within(Duration::from_secs(1))] {
+                let left = request.deadline.saturating_duration_since(Instant::now());
+                assert_eq!(left > DEFAULT_HEAD_TIMEOUT, is_long, "{target}: {left:?}");
+                assert!(
+                    u32::try_from(left.as_millis()).is_ok(),
+                    "an agent is told it in 32 bits of milliseconds"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_that_could_be_read_in_two_ways_is_refused() {
+        for target in ["/api/../x", "//x", "api", "/api/v1/pods#x"] {
+            let refused = AccountRequest::new(Method::GET, target).expect_err(target);
+            assert_eq!(refused.kind, RequestErrorKind::Invalid, "{target}");
+        }
+    }
 }

@@ -190,8 +190,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_is_cut_ends_with_an_error() {
-        let body =
-            watch(vec![Ok("{1}\n"), Err(RequestError::Cut("lost".to_owned()))], &CancellationToken::new());
+        let body = watch(vec![Ok("{1}\n"), Err(RequestError::cut("lost"))], &CancellationToken::new());
         let error = body.collect().await.expect_err("it is not whole").to_string();
         assert!(error.contains("lost"), "{error}");
     }

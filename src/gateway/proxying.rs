@@ -18,15 +18,14 @@ use super::{Body, Call, Gateway, full, rewriting, upgrades};
 use crate::access::audit::AuditEvent;
 use crate::access::{Principal, ShortRequest};
 use crate::connected_agents::{
-    AccountRequest, AccountResponse, AskedAgent, AskedObserver, DEFAULT_HEAD_TIMEOUT, RequestBytes,
-    RequestCaller, RequestClass, RequestError,
+    AccountRequest, AccountResponse, AskedAgent, AskedObserver, DEFAULT_HEAD_TIMEOUT, Repetition,
+    RequestError,
 };
 use crate::informers::AccountKey;
 use crate::request_routing::request_caller;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::requests::MAX_REQUEST_BODY_BYTES;
 use kubesvc_core::requests::headers::{is_about_caller, is_about_host, is_status, is_upgrade};
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::watch_lines::has_event_lines;
 use kubesvc_runtime::listen::bodies::{self, BodyPermit};
 use kubesvc_runtime::shutdown::spawn_named;
@@ -46,43 +45,9 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// A request that was read and may be made.
-struct Admitted {
-    account: Arc<KubesvcAccount>,
-    recheck: Recheck,
-    /// `None` for a watch and a followed log. That of an upgrade is given back with 101.
-    short: Option<ShortRequest>,
-    /// The caller, for a replica that has the agent.
-    caller: RequestCaller,
-}
-
-/// What the head of a request says.
-struct Intent {
-    target: String,
-    path: RequestPath,
-    class: RequestClass,
-    is_upgrade: bool,
-    /// Whether it is a watch or a followed log.
-    is_long: bool,
-    /// Prefix of the account's paths.
-    prefix: String,
-}
-
-impl Intent {
-    /// A write upgrades no connection, whatever its headers ask for: it is sent without them.
-    fn new(method: &Method, target: String, path: RequestPath, asks_upgrade: bool, prefix: String) -> Self {
-        let (class, is_long) = (path.class(method.as_str()), path.is_long(method.as_str()));
-        let is_upgrade = asks_upgrade && class != RequestClass::Write;
-        let class = if is_upgrade { path.class_of_upgrade(method.as_str()) } else { class };
-        Self { target, path, class, is_upgrade, is_long, prefix }
-    }
-
-    /// Whether it must go on when its caller leaves.
-    fn goes_on(&self, method: &Method) -> bool {
-        let is_read = self.class == RequestClass::Read || *method == Method::GET || *method == Method::HEAD;
-        !self.is_upgrade && !is_read
-    }
-}
+/// The account of a request that may be made, what is checked again while it lasts, and its count: `None` for a watch and a
+/// followed log. That of an upgrade is given back with 101.
+type Admitted = (Arc<KubesvcAccount>, Recheck, Option<ShortRequest>);
 
 impl Gateway {
     /// Passes a request on to an account, and its answer to the caller.
@@ -95,33 +60,28 @@ impl Gateway {
         path: String,
     ) -> Result<Response<Body>, Refusal> {
         let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
-        let target = path + &query;
-        let (path, asks_upgrade) = self.read_head(&request, &target, call, &principal)?;
+        let (outgoing, asks_upgrade) = self.read_head(&request, path + &query, call, &principal)?;
         // A body is passed on; an upgraded request has none.
-        let asks_upgrade = asks_upgrade && request.body().is_end_stream();
-        let intent = Intent::new(&call.method, target, path, asks_upgrade, account.prefix());
-        let about = (&intent.path, intent.class, intent.is_upgrade);
+        let mut outgoing = outgoing.upgrading(asks_upgrade && request.body().is_end_stream());
         let query = query.strip_prefix('?').unwrap_or_default();
         let mut recorder =
-            Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), about, query);
-        let admitted = self.admit(call, &principal, account, &intent, &mut recorder).await;
+            Recorder::new(&self.ports, &self.replica_id, call, principal.clone(), &outgoing, query);
+        let admitted = self.admit(call, &principal, account, &mut outgoing, &mut recorder).await;
         let recorder = Arc::new(recorder);
         let admitted = admitted.inspect_err(|refusal| recorder.refused(refusal))?;
-        self.send(request, call, intent, admitted, recorder).await
+        self.send(request, call, outgoing, &account.prefix(), admitted, recorder).await
     }
 
-    /// The path of a request as the account's API server reads it, and whether its headers ask for an upgrade of the
-    /// connection.
+    /// A request as the account's API server reads it, and whether its headers ask for an upgrade of the connection.
     pub(super) fn read_head<B>(
         &self,
         request: &Request<B>,
-        target: &str,
+        target: String,
         call: &Call,
         principal: &Principal,
-    ) -> Result<(RequestPath, bool), Refusal> {
-        let path = RequestPath::read(target.as_bytes());
-        let path = path.map_err(|error| Refusal::bad_request(error.to_string()));
-        let head = path.and_then(|path| Ok((path, asks_upgrade(request)?)));
+    ) -> Result<(AccountRequest, bool), Refusal> {
+        let outgoing = AccountRequest::new(call.method.clone(), target).map_err(Refusal::from);
+        let head = outgoing.and_then(|outgoing| Ok((outgoing, asks_upgrade(request)?)));
         head.inspect_err(|refusal| self.refused(&call.refusal_by(principal), refusal))
     }
 
@@ -131,7 +91,7 @@ impl Gateway {
         call: &Call,
         principal: &Principal,
         path: &AccountPath,
-        intent: &Intent,
+        outgoing: &mut AccountRequest,
         recorder: &mut Recorder,
     ) -> Result<Admitted, Refusal> {
         if let Some(name) = call.headers.keys().find(|name| name.as_str().starts_with("impersonate-")) {
@@ -139,8 +99,9 @@ impl Gateway {
                 "the header {name} is not taken: an account's API is used with the rights of its agent's credential"
             )));
         }
-        let wanted = checks::wanted(&call.method, intent.class, path)?;
-        let caller = request_caller(principal, wanted.iter().map(|access| (access.verb, access.resource)));
+        let wanted = checks::wanted(&call.method, outgoing.class, path)?;
+        outgoing.caller =
+            request_caller(principal, wanted.iter().map(|access| (access.verb, access.resource)));
         let recheck = self.authorize(call, principal, wanted).await?;
         let key = AccountKey { namespace: path.namespace.clone(), name: path.object.clone() };
         let account = self.ports.accounts.get(&key).ok_or_else(|| {
@@ -152,50 +113,49 @@ impl Gateway {
         if length > MAX_REQUEST_BODY_BYTES as u64 {
             return Err(Refusal::too_large(format!("the body has more than {MAX_REQUEST_BODY_BYTES} bytes")));
         }
-        let short = (!intent.is_long).then(|| self.ports.callers.short(&principal.name)).transpose()?;
-        Ok(Admitted { account, recheck, short, caller })
+        let is_stream = outgoing.path.is_long(call.method.as_str());
+        let short = (!is_stream).then(|| self.ports.callers.short(&principal.name)).transpose()?;
+        Ok((account, recheck, short))
     }
 
     async fn send(
         self: &Arc<Self>,
         mut request: Request<Incoming>,
         call: &Call,
-        intent: Intent,
-        admitted: Admitted,
+        outgoing: AccountRequest,
+        prefix: &str,
+        (account, recheck, mut short): Admitted,
         recorder: SharedRecorder,
     ) -> Result<Response<Body>, Refusal> {
-        let Admitted { account, recheck, mut short, caller } = admitted;
         let connection = request.extensions_mut().remove::<Arc<ConnectionInfo>>();
-        let mut body_memory = self.bodies.permit(caller.name.clone());
-        let upgrade = intent.is_upgrade.then(|| (hyper::upgrade::on(&mut request), upgrades::from_caller()));
-        let (upgrade, body) = match upgrade {
-            Some((upgrade, (to_cluster, from_caller))) => {
-                (Some((upgrade, to_cluster)), RequestBytes::Upgraded(from_caller))
+        let mut body_memory = self.bodies.permit(outgoing.caller.name.clone());
+        let mut upgrade = None;
+        let mut body = Bytes::new();
+        if outgoing.upgrade {
+            let (to_cluster, from_caller) = upgrades::from_caller();
+            *outgoing.upgraded.lock() = Some(from_caller);
+            upgrade = Some((hyper::upgrade::on(&mut request), to_cluster));
+        } else {
+            let read = read_body(request.into_body(), &mut body_memory).await;
+            body = read.inspect_err(|refusal| recorder.refused(refusal))?;
+            if call.method == Method::DELETE {
+                recorder.of_delete_options(&body);
             }
-            None => {
-                let read = read_body(request.into_body(), &mut body_memory).await;
-                let body = read.inspect_err(|refusal| recorder.refused(refusal))?;
-                if call.method == Method::DELETE {
-                    recorder.of_delete_options(&body);
-                }
-                (None, RequestBytes::Whole(body))
-            }
-        };
+        }
+        let is_upgrade = outgoing.upgrade;
+        let is_stream = outgoing.path.is_long(call.method.as_str());
+        let watches = outgoing.path.watches_objects(call.method.as_str());
+        let is_index = call.method == Method::GET && rewriting::has_paths(&outgoing.target);
+        let goes_on = outgoing.repetition() == Repetition::Recalled;
         let outgoing = AccountRequest {
             request_id: call.request_id.clone(),
-            method: call.method.clone(),
-            target: intent.target.clone(),
-            headers: outgoing_headers(call, &intent),
+            headers: outgoing_headers(call, &outgoing),
             body,
-            upgrade: intent.is_upgrade,
-            class: intent.class,
-            repeatable: false,
-            head_within: DEFAULT_HEAD_TIMEOUT,
-            caller,
             on_asked: on_asked(&recorder),
+            ..outgoing.within(DEFAULT_HEAD_TIMEOUT)
         };
         let uid = account.uid().to_owned();
-        let answered = if intent.goes_on(&call.method) {
+        let answered = if goes_on {
             let (answered, held) = self.write(uid, outgoing, (short, body_memory), &recorder).await;
             short = held.and_then(|(short, _)| short);
             answered
@@ -205,7 +165,7 @@ impl Gateway {
             answered.inspect_err(|error| recorder.failed(error, &Refusal::from(error.clone())))
         };
         let answer = answered.map_err(Refusal::from)?;
-        if !is_status(answer.status.as_u16().into(), intent.is_upgrade) {
+        if !is_status(answer.status.as_u16().into(), is_upgrade) {
             let why =
                 format!("the answer has status {}, which this request cannot have", answer.status.as_u16());
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
@@ -214,7 +174,7 @@ impl Gateway {
         let open =
             |code| AuditedStream::begin(Arc::clone(&recorder), self.metrics.clone(), recheck, code, agent);
         if let (StatusCode::SWITCHING_PROTOCOLS, Some((upgrade, to_cluster))) = (answer.status, upgrade) {
-            let headers = upgraded_headers(&answer.headers, &intent.prefix);
+            let headers = upgraded_headers(&answer.headers, prefix);
             let passing = upgrades::pass_on(upgrade, to_cluster, answer.body, open(answer.status));
             let passing = async move {
                 passing.await;
@@ -224,22 +184,21 @@ impl Gateway {
             drop(spawn_named("upgraded connection", passing).detach());
             return Ok(respond(StatusCode::SWITCHING_PROTOCOLS, headers, full(Bytes::new())));
         }
-        if intent.is_long && answer.status.is_success() {
-            let (code, headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
+        if is_stream && answer.status.is_success() {
+            let (code, headers) = (answer.status, incoming_headers(&answer.headers, prefix));
             let has_lines = {
                 let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
                 has_event_lines(code.as_u16().into(), headers)
             };
-            let has_lines = has_lines && intent.path.watches_objects(call.method.as_str());
-            let stopping = has_lines.then(|| self.stopping.clone());
+            let stopping = (watches && has_lines).then(|| self.stopping.clone());
             let body = AnswerBody::stream(answer.body, open(code), stopping).boxed_unsync();
             return Ok(respond(code, headers, body));
         }
-        if intent.is_upgrade {
+        if is_upgrade {
             // What a refused upgrade answers is given on as it comes.
             recorder.ended(AuditEvent::Write, &ending(answer.status, &answer.agent, 0));
         }
-        given(answer, call, &intent, short).await
+        given(answer, prefix, is_index, short).await
     }
 
     /// Makes a write. It goes on when its caller leaves, holds what it is counted with until it ends, and is recorded.
@@ -265,7 +224,7 @@ impl Gateway {
         // Its panic is logged.
         writing.detach().await.unwrap_or_else(|_| {
             let why = "the operator failed to finish the request; see its log";
-            (Err(RequestError::Unknown(why.to_owned())), None)
+            (Err(RequestError::unknown(why)), None)
         })
     }
 }
@@ -286,14 +245,14 @@ pub(super) fn on_asked(recorder: &SharedRecorder) -> Option<AskedObserver> {
 /// The answer that is no stream, as the caller gets it.
 async fn given(
     answer: AccountResponse,
-    call: &Call,
-    intent: &Intent,
+    prefix: &str,
+    is_index: bool,
     short: Option<ShortRequest>,
 ) -> Result<Response<Body>, Refusal> {
-    let (code, mut headers) = (answer.status, incoming_headers(&answer.headers, &intent.prefix));
-    if code == StatusCode::OK && rewriting::has_paths(&intent.target) && call.method == Method::GET {
+    let (code, mut headers) = (answer.status, incoming_headers(&answer.headers, prefix));
+    if is_index && code == StatusCode::OK {
         headers.remove(header::CONTENT_LENGTH);
-        return Ok(respond(code, headers, rewritten(answer, &intent.prefix).await?));
+        return Ok(respond(code, headers, rewritten(answer, prefix).await?));
     }
     Ok(respond(code, headers, AnswerBody::short(answer.body, short).boxed_unsync()))
 }
@@ -358,21 +317,21 @@ fn asks_upgrade<B>(request: &Request<B>) -> Result<bool, Refusal> {
 
 /// Headers that are sent. What says who the caller is stays here, and so does the id that the caller, or the aggregating
 /// API server, gave to its request: the agent sends the request's own.
-fn outgoing_headers(call: &Call, intent: &Intent) -> HeaderMap {
+fn outgoing_headers(call: &Call, outgoing: &AccountRequest) -> HeaderMap {
     let stays = |name: &HeaderName| {
         let name = name.as_str();
         let is_here = ["authorization", "cookie", "host", "expect", "content-length", "audit-id"]
             .contains(&name)
             || name.starts_with("x-spinnaker-")
             || is_about_caller(name);
-        let is_upgrade = name == "upgrade" && !intent.is_upgrade;
+        let is_upgrade = name == "upgrade" && !outgoing.upgrade;
         !is_here && !is_upgrade
     };
     let mut headers = HeaderMap::with_capacity(call.headers.len());
     for (name, value) in call.headers.iter().filter(|(name, _)| stays(name)) {
         headers.append(name.clone(), value.clone());
     }
-    if rewriting::has_paths(&intent.target) {
+    if rewriting::has_paths(&outgoing.target) {
         headers.remove(header::ACCEPT_ENCODING);
         headers.remove(header::IF_NONE_MATCH);
     }
@@ -429,7 +388,7 @@ fn respond(code: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connected_agents::AnsweringAgent;
+    use crate::connected_agents::{AnsweringAgent, RequestClass};
 
     #[test]
     fn neither_a_query_nor_a_header_makes_a_stream_of_a_write_or_of_the_read_of_one_object() {
@@ -446,10 +405,10 @@ mod tests {
             (Method::PATCH, format!("{PODS}/p?watch=1"), true, false, false),
             (Method::DELETE, format!("{PODS}/p"), true, false, false),
         ] {
-            let path = RequestPath::read(target.as_bytes()).expect("a path");
             let what = format!("{method} {target}");
-            let intent = Intent::new(&method, target, path, asks_upgrade, String::new());
-            assert_eq!((intent.is_upgrade, intent.is_long), (is_upgrade, is_long), "{what}");
+            let request = AccountRequest::new(method, target).expect("a path").upgrading(asks_upgrade);
+            let is_stream = request.path.is_long(request.method.as_str());
+            assert_eq!((request.upgrade, is_stream), (is_upgrade, is_long), "{what}");
         }
     }
 
@@ -469,9 +428,8 @@ mod tests {
             ("/api/v1/namespaces/n/pods?watch=1", true, RequestClass::Read),
             ("/api/v1/namespaces/n/pods/p/log", true, RequestClass::Read),
         ] {
-            let path = RequestPath::read(target.as_bytes()).expect("a path");
-            let intent = Intent::new(&Method::GET, target.to_owned(), path, asks_upgrade, String::new());
-            assert_eq!(intent.class, class, "{target}");
+            let request = AccountRequest::new(Method::GET, target).expect("a path").upgrading(asks_upgrade);
+            assert_eq!(request.class, class, "{target}");
         }
         let head = |protocol: &str| {
             let request = Request::builder().header("connection", "Upgrade").header("upgrade", protocol);
@@ -499,8 +457,7 @@ mod tests {
             .into_iter()
             .collect();
         let call = Call { request_id: String::new(), headers, method: Method::GET, address: None };
-        let intent = Intent::new(&Method::GET, "/".to_owned(), RequestPath::default(), false, String::new());
-        let sent = outgoing_headers(&call, &intent);
+        let sent = outgoing_headers(&call, &AccountRequest::new(Method::GET, "/").expect("a path"));
         assert_eq!(sent.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
     }
 
@@ -530,7 +487,7 @@ mod tests {
         let parts = vec![Ok(Bytes::from_static(b"one")), Ok(Bytes::from_static(b"four"))];
         let (whole, bytes) = read_whole(answer(parts.clone())).await;
         assert_eq!((bytes, whole.body.collect::<Vec<_>>().await), (7, parts));
-        let cut = vec![Ok(Bytes::from_static(b"one")), Err(RequestError::Cut("lost".to_owned()))];
+        let cut = vec![Ok(Bytes::from_static(b"one")), Err(RequestError::cut("lost"))];
         let (given, bytes) = read_whole(answer(cut.clone())).await;
         assert_eq!((bytes, given.body.collect::<Vec<_>>().await), (3, cut));
     }

@@ -12,9 +12,10 @@ use parking_lot::Mutex;
 use super::status::Refusal;
 use super::{Call, Gateway, GatewayPorts, delete_options};
 use crate::access::Principal;
-use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
-use crate::connected_agents::{AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError};
-use kubesvc_core::requests::target::RequestPath;
+use crate::access::audit::{AuditEvent, AuditLine, AuditedRequest};
+use crate::connected_agents::{
+    AccountRequest, AskedAgent, DEFAULT_HEAD_TIMEOUT, RequestClass, RequestError, RequestErrorKind as Kind,
+};
 use kubesvc_core::{KubesvcAccount, ReplicaId};
 use kubesvc_store::{
     AnswerRecord, OpenOperation, OperationOutcome, OperationRecord, OperationState, StageRecord,
@@ -60,10 +61,7 @@ pub(super) struct Recorder {
     claimed: String,
     account: String,
     uid: String,
-    verb: &'static str,
-    resource: String,
-    namespace: String,
-    name: String,
+    audited: AuditedRequest,
     /// Kind of the record in the history; `None`: it changes nothing.
     operation_type: Option<&'static str>,
     is_upgrade: bool,
@@ -96,11 +94,11 @@ impl Recorder {
         replica_id: &ReplicaId,
         call: &Call,
         principal: Principal,
-        (path, class, is_upgrade): (&RequestPath, RequestClass, bool),
+        request: &AccountRequest,
         query: &str,
     ) -> Self {
         let media = call.header(CONTENT_TYPE.as_str());
-        let owned = |text: &Option<String>| text.clone().unwrap_or_default();
+        let is_write = request.class == RequestClass::Write;
         Self {
             ports: ports.clone(),
             replica_id: replica_id.clone(),
@@ -109,16 +107,11 @@ impl Recorder {
             claimed: call.header(USER).to_owned(),
             account: String::new(),
             uid: String::new(),
-            verb: verb_of(&call.method, path),
-            resource: resource_of(path),
-            namespace: owned(&path.namespace),
-            name: owned(&path.name),
-            operation_type: operation_type(&call.method, path, class, media, is_upgrade),
-            is_upgrade,
-            is_write: class == RequestClass::Write,
-            is_dry_run: AtomicBool::new(
-                class == RequestClass::Write && query.split('&').any(|pair| pair == "dryRun=All"),
-            ),
+            audited: AuditedRequest::of(&request.method, &request.path),
+            operation_type: operation_type(request, media),
+            is_upgrade: request.upgrade,
+            is_write,
+            is_dry_run: AtomicBool::new(is_write && query.split('&').any(|pair| pair == "dryRun=All")),
             started: Instant::now(),
             start_time: Timestamp::now(),
             is_open: AtomicBool::new(false),
@@ -151,11 +144,7 @@ impl Recorder {
             claimed: &self.claimed,
             account: &self.account,
             uid: &self.uid,
-            verb: self.verb,
-            resource: &self.resource,
-            namespace: &self.namespace,
-            name: &self.name,
-            ..AuditLine::new(event, &self.request_id)
+            ..self.audited.line(event, &self.request_id)
         }
     }
 
@@ -212,11 +201,7 @@ impl Recorder {
 
     /// Writes that a write or an upgrade has no answer.
     pub(super) fn failed(&self, error: &RequestError, refusal: &Refusal) {
-        let is_refusal = matches!(
-            error,
-            RequestError::Forbidden(_) | RequestError::TooMany(_) | RequestError::Invalid { .. }
-        );
-        if is_refusal {
+        if matches!(error.kind, Kind::Forbidden | Kind::TooMany | Kind::Invalid | Kind::TooLarge) {
             self.refused(refusal);
             // Nothing is left open that an agent refused.
             if let Some(operation_type) = self.operation_type.filter(|_| self.is_left_open()) {
@@ -229,12 +214,8 @@ impl Recorder {
         if self.operation_type.is_none() {
             return;
         }
-        let outcome = match error {
-            RequestError::Unknown(_) | RequestError::NoAnswer { .. } | RequestError::Cut(_) => {
-                OperationOutcome::Unknown
-            }
-            _ => OperationOutcome::Failed,
-        };
+        let may_be_done = !error.is_before_send();
+        let outcome = if may_be_done { OperationOutcome::Unknown } else { OperationOutcome::Failed };
         let (code, reason) = (refusal.code, refusal.message.as_str());
         self.ended(AuditEvent::Write, &Ending { code, agent: None, outcome, bytes: 0, reason });
     }
@@ -310,14 +291,9 @@ fn agent_id(agent: Option<&AskedAgent>) -> &str {
 /// Shared by what ends a request.
 pub(super) type SharedRecorder = Arc<Recorder>;
 
-fn operation_type(
-    method: &Method,
-    path: &RequestPath,
-    class: RequestClass,
-    media: &str,
-    is_upgrade: bool,
-) -> Option<&'static str> {
-    match class {
+fn operation_type(request: &AccountRequest, media: &str) -> Option<&'static str> {
+    let (method, is_upgrade) = (&request.method, request.upgrade);
+    match request.class {
         RequestClass::Connect => {
             let is_read = matches!(*method, Method::GET | Method::HEAD);
             return (is_upgrade || !is_read).then_some("Connect");
@@ -327,7 +303,7 @@ fn operation_type(
     }
     Some(match *method {
         Method::DELETE => "Delete",
-        Method::PATCH | Method::PUT if path.subresource.as_deref() == Some("scale") => "Scale",
+        Method::PATCH | Method::PUT if request.path.subresource.as_deref() == Some("scale") => "Scale",
         Method::PATCH if media.starts_with("application/apply-patch") => "Deploy",
         Method::PATCH => "Patch",
         _ => "Deploy",
@@ -341,8 +317,8 @@ mod tests {
     #[test]
     fn the_kind_of_a_record_follows_what_is_done() {
         let kind = |method: Method, target: &str, media: &str, is_upgrade| {
-            let path = RequestPath::read(target.as_bytes()).expect("a path");
-            operation_type(&method, &path, path.class(method.as_str()), media, is_upgrade)
+            let request = AccountRequest::new(method, target).expect("a path").upgrading(is_upgrade);
+            operation_type(&request, media)
         };
         const WEB: &str = "/apis/apps/v1/namespaces/ns/deployments/web";
         assert_eq!(kind(Method::GET, WEB, "", false), None);

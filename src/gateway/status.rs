@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 
 use super::Body;
 use crate::access::{AccessError, TooManyHeads, TooManyOfCaller};
-use crate::connected_agents::RequestError;
-use kubesvc_core::requests::streams::{LOST, UNSENT};
+use crate::connected_agents::{RequestError, Retry};
 use kubesvc_runtime::listen::bodies::UnreadBody;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 
@@ -143,16 +142,8 @@ impl From<TooManyOfCaller> for Refusal {
 
 impl From<RequestError> for Refusal {
     fn from(error: RequestError) -> Self {
-        let is_passing = match &error {
-            RequestError::NoAgent { is_expected, .. } => *is_expected,
-            RequestError::ReplicaAway(_) => true,
-            // The agent has just died. A read may be sent again, and so may what was not sent.
-            RequestError::NoAnswer { message, .. } => message == LOST,
-            RequestError::NotSent(failure) => failure.message == UNSENT,
-            _ => false,
-        };
-        let refusal = Self::new(error.status(), error.to_string());
-        Self { retries: refusal.retries || is_passing, ..refusal }
+        let refusal = Self::new(error.status(), error.message);
+        Self { retries: refusal.retries || error.retry == Retry::Later, ..refusal }
     }
 }
 
@@ -174,9 +165,9 @@ fn about_the_way(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
-    use kubesvc_core::wire::common::Failure;
 
     use super::*;
+    use crate::connected_agents::RequestErrorKind as Kind;
 
     async fn said(refusal: impl Into<Refusal>) -> (u16, Value, bool) {
         let response = refusal.into().response();
@@ -185,39 +176,26 @@ mod tests {
         (code, serde_json::from_slice(&body).expect("JSON"), retries)
     }
 
-    fn failure(message: &str) -> Failure {
-        Failure { message: message.to_owned(), before_send: true, ..Failure::default() }
-    }
-
     fn no_agent(is_expected: bool) -> RequestError {
-        RequestError::NoAgent { account: "prod".to_owned(), zone: "east".into(), is_expected }
+        RequestError::no_agent("prod", &"east".into(), is_expected)
     }
 
     #[tokio::test]
     async fn a_caller_retries_only_what_was_not_done_and_can_soon_be() {
+        let error = |kind, retry| RequestError::new(kind, "so").then(retry);
         for (error, code, reason, retries) in [
-            (RequestError::NoAccount, 503, "ServiceUnavailable", false),
+            (RequestError::no_account(), 503, "ServiceUnavailable", false),
             (no_agent(true), 503, "ServiceUnavailable", true),
             (no_agent(false), 503, "ServiceUnavailable", false),
-            (RequestError::TooMany("256 run".to_owned()), 429, "TooManyRequests", true),
-            (RequestError::Unknown("lost".to_owned()), 504, "Timeout", false),
-            (RequestError::NoAnswer { message: "late".to_owned(), is_timeout: true }, 504, "Timeout", false),
-            (
-                RequestError::NoAnswer { message: LOST.to_owned(), is_timeout: false },
-                503,
-                "ServiceUnavailable",
-                true,
-            ),
-            (RequestError::NotSent(failure(UNSENT)), 503, "ServiceUnavailable", true),
-            (RequestError::NotSent(failure("no connection")), 503, "ServiceUnavailable", false),
-            (RequestError::ReplicaAway("no connection".to_owned()), 503, "ServiceUnavailable", true),
-            (RequestError::Forbidden("policy: no".to_owned()), 403, "Forbidden", false),
-            (
-                RequestError::Invalid { message: "9 MiB".to_owned(), is_too_large: true },
-                413,
-                "RequestEntityTooLarge",
-                false,
-            ),
+            (error(Kind::TooMany, Retry::Never), 429, "TooManyRequests", true),
+            (RequestError::unknown("lost"), 504, "Timeout", false),
+            (error(Kind::Timeout, Retry::Never), 504, "Timeout", false),
+            (error(Kind::NoAnswer, Retry::Later), 503, "ServiceUnavailable", true),
+            (error(Kind::NoAnswer, Retry::Elsewhere), 503, "ServiceUnavailable", false),
+            (error(Kind::NotSent, Retry::Later), 503, "ServiceUnavailable", true),
+            (error(Kind::NotSent, Retry::Elsewhere), 503, "ServiceUnavailable", false),
+            (error(Kind::Forbidden, Retry::Never), 403, "Forbidden", false),
+            (error(Kind::TooLarge, Retry::Never), 413, "RequestEntityTooLarge", false),
         ] {
             let (answered, status, may_retry) = said(error.clone()).await;
             assert_eq!(

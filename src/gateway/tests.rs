@@ -29,12 +29,11 @@ use super::*;
 use crate::access::callers::MAX_SHORT_OF_CALLER;
 use crate::access::{AccessError, AccountAccess, Caller, Principal};
 use crate::certificates::certified_key;
-use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use crate::connected_agents::{AccountRequest, RequestClass, RequestError, RequestErrorKind};
 use crate::operations::tests::account;
 use crate::operations::tests::fakes::{
     Answered, AuditLines, MemoryRows, ScriptedCluster, principal, received,
 };
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
@@ -132,8 +131,7 @@ impl Scene {
     }
 
     fn recorder(&self, call: &Call, target: &str) -> SharedRecorder {
-        let path = RequestPath::read(target.as_bytes()).expect("a path");
-        let about = (&path, path.class(call.method.as_str()), false);
+        let about = &AccountRequest::new(call.method.clone(), target).expect("a path");
         let (ports, replica_id) = (&self.gateway.ports, &self.gateway.replica_id);
         Arc::new(Recorder::new(ports, replica_id, call, principal("alice"), about, ""))
     }
@@ -157,7 +155,7 @@ impl Scene {
     /// A write, and what records it.
     fn write(&self) -> (AccountRequest, SharedRecorder) {
         let recorder = self.recorder(&call(Method::POST), PODS);
-        let request = AccountRequest::new(Method::POST, PODS, RequestClass::Write);
+        let request = AccountRequest::new(Method::POST, PODS).expect("a path");
         (AccountRequest { on_asked: on_asked(&recorder), ..request }, recorder)
     }
 
@@ -304,7 +302,8 @@ async fn a_write_whose_caller_left_is_counted_and_has_an_open_row_until_it_ends(
 
 #[tokio::test(start_paused = true)]
 async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer() {
-    let refuse = |_, _: &_| -> Answered { Err(RequestError::Forbidden("policy: writes".to_owned())) };
+    let refuse =
+        |_, _: &_| -> Answered { Err(RequestError::new(RequestErrorKind::Forbidden, "policy: writes")) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(refuse));
     let (request, recorder) = scene.write();
     let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;
@@ -320,8 +319,7 @@ async fn nothing_stays_open_that_an_agent_refuses_or_that_ends_without_an_answer
 
 #[tokio::test(start_paused = true)]
 async fn a_write_without_an_answer_is_recorded_with_the_agent_that_was_given_it() {
-    let unknown =
-        |_, _: &_| -> Answered { Err(RequestError::Unknown("the agent's process died".to_owned())) };
+    let unknown = |_, _: &_| -> Answered { Err(RequestError::unknown("the agent's process died")) };
     let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(unknown));
     let (request, recorder) = scene.write();
     let (answered, _) = scene.gateway.write("uid".to_owned(), request, (), &recorder).await;
@@ -381,7 +379,7 @@ async fn a_call_that_is_refused_by_its_head_has_an_audit_line() {
     let has_route = |uri: &str| scene.gateway.route_of(&request(uri), &call).is_ok();
     assert!(has_route("/apis") && scene.audit.lines().is_empty());
     assert!(!has_route("/metrics") && !has_route("https://localhost/apis"));
-    let head = scene.gateway.read_head(&request("/"), "/api//v1", &call, &principal("alice"));
+    let head = scene.gateway.read_head(&request("/"), "/api//v1".to_owned(), &call, &principal("alice"));
     assert!(head.is_err());
     let lines = scene.audit.lines();
     let codes: Vec<_> = lines.iter().map(|line| &line["code"]).collect();

@@ -10,11 +10,10 @@ use super::job::Job;
 use super::records::Recalled;
 use super::submission::of_record;
 use super::{OperationCaller, OperationRefusal, Operations, failures};
-use crate::access::audit::{AuditEvent, AuditLine, resource_of, verb_of};
+use crate::access::audit::{AuditEvent, AuditLine, AuditedRequest};
 use crate::access::{Principal, Via};
 use crate::connected_agents::{AccountRequest, RequestError};
 use kubesvc_core::operations::OperationVerb;
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 
@@ -30,25 +29,15 @@ pub(super) fn refusal_by(caller: &OperationCaller) -> AuditLine<'_> {
 /// A write of an operation, as its line names it.
 pub(super) struct AskedWrite {
     request_id: String,
-    verb: &'static str,
-    resource: String,
-    namespace: String,
-    name: String,
+    audited: AuditedRequest,
     started: Instant,
 }
 
 impl AskedWrite {
     pub(super) fn of(request: &AccountRequest) -> Self {
-        // A path that cannot be read is refused by the one who sends it.
-        let path = RequestPath::read(request.target.as_bytes()).unwrap_or_default();
-        Self {
-            request_id: request.request_id.clone(),
-            verb: verb_of(&request.method, &path),
-            resource: resource_of(&path),
-            namespace: path.namespace.unwrap_or_default(),
-            name: path.name.unwrap_or_default(),
-            started: Instant::now(),
-        }
+        let (request_id, audited) =
+            (request.request_id.clone(), AuditedRequest::of(&request.method, &request.path));
+        Self { request_id, audited, started: Instant::now() }
     }
 }
 
@@ -150,15 +139,11 @@ impl Operations {
             account: &job.operation.account().name,
             uid: &job.account_uid,
             agent: &agent,
-            verb: write.verb,
-            resource: &write.resource,
-            namespace: &write.namespace,
-            name: &write.name,
             code: Some(code),
             bytes,
             duration: Some(write.started.elapsed()),
             reason: &reason,
-            ..AuditLine::new(AuditEvent::Write, &write.request_id)
+            ..write.audited.line(AuditEvent::Write, &write.request_id)
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::connected_agents::RequestError;
+use crate::connected_agents::{RequestError, RequestErrorKind as Kind, Retry};
 use kubesvc_core::operations::{ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass};
 use kubesvc_core::wire::operations::operation::Verb;
 
@@ -23,29 +23,35 @@ pub(super) struct RunFailure {
     /// Whether it may go better a moment later.
     is_passing: bool,
     /// Whether there is no agent now, and one is expected back.
-    pub(super) waits_for_agent: bool,
+    waits_for_agent: bool,
 }
 
 impl RunFailure {
+    /// A failure that is no better a moment later.
+    fn new(outcome: Outcome, before_send: bool) -> Self {
+        Self { outcome, before_send, is_passing: false, waits_for_agent: false }
+    }
+
     /// The failure of a request. `is_write` says whether it may have changed something, `is_begun` whether a write was
     /// sent, in this run or one before, that may have been executed.
     pub(super) fn of_request(error: &RequestError, is_write: bool, is_begun: bool) -> Self {
         let is_unknown = is_write && !error.is_before_send();
-        let class = class(error, is_unknown);
+        let status = status(error, is_unknown);
+        let class = match error.kind {
+            _ if is_unknown => OutcomeClass::OutcomeUnknown,
+            Kind::TooMany => OutcomeClass::Internal,
+            _ => OutcomeClass::of_status(status),
+        };
         Self {
-            outcome: Outcome::failed(status(error, is_unknown), class, error.to_string()),
-            before_send: !is_unknown && !is_begun,
             is_passing: is_passing(error),
-            waits_for_agent: matches!(
-                error,
-                RequestError::NoAgent { is_expected: true, .. } | RequestError::ReplicaAway(_)
-            ),
+            waits_for_agent: error.kind == Kind::NoAgent && error.retry == Retry::Later,
+            ..Self::new(Outcome::failed(status, class, &error.message), !is_unknown && !is_begun)
         }
     }
 
     /// The API server has no time for an operation that was begun.
     pub(super) fn overloaded(answer: &ApiAnswer) -> Self {
-        Self { outcome: overloaded(answer), before_send: false, is_passing: false, waits_for_agent: false }
+        Self::new(overloaded(answer), false)
     }
 
     /// Whether the API server has no time for it.
@@ -57,12 +63,7 @@ impl RunFailure {
     pub(super) fn of_late_write(answer: &ApiAnswer) -> Self {
         let said = Outcome::refused(answer).failure.map(|failure| failure.message).unwrap_or_default();
         let message = format!("the outcome is unknown: the API server answered {}: {said}", answer.status);
-        Self {
-            outcome: Outcome::failed(504, OutcomeClass::OutcomeUnknown, message),
-            before_send: false,
-            is_passing: true,
-            waits_for_agent: false,
-        }
+        Self::new(Outcome::failed(504, OutcomeClass::OutcomeUnknown, message), false)
     }
 
     /// The end of the operation's time.
@@ -72,34 +73,19 @@ impl RunFailure {
         } else {
             (OutcomeClass::Timeout, "the operation was not done in its time")
         };
-        Self {
-            outcome: Outcome::failed(504, class, message),
-            before_send: !write_in_flight && !is_begun,
-            is_passing: false,
-            waits_for_agent: false,
-        }
+        Self::new(Outcome::failed(504, class, message), !write_in_flight && !is_begun)
     }
 
     /// The database does not take the row without which the operation must not go on.
     pub(super) fn not_recorded(is_begun: bool) -> Self {
         let message = "the database cannot be used now, and the operation must be recorded before it is done; try again";
-        Self {
-            outcome: Outcome::failed(503, OutcomeClass::Internal, message),
-            before_send: !is_begun,
-            is_passing: false,
-            waits_for_agent: false,
-        }
+        Self::new(Outcome::failed(503, OutcomeClass::Internal, message), !is_begun)
     }
 
     /// The operator failed while it ran the operation.
     pub(super) fn panicked(is_begun: bool) -> Self {
         let message = "the operator failed to run the operation; see its log";
-        Self {
-            outcome: Outcome::failed(500, OutcomeClass::Internal, message),
-            before_send: !is_begun,
-            is_passing: false,
-            waits_for_agent: false,
-        }
+        Self::new(Outcome::failed(500, OutcomeClass::Internal, message), !is_begun)
     }
 
     pub(super) fn is_unknown(&self) -> bool {
@@ -133,31 +119,36 @@ pub(super) fn after_begun_run(verb: &Verb, outcome: Outcome) -> Outcome {
     }
 }
 
-/// Decides whether a run that failed is followed by another one, and after which delay. `runs` is the number of runs so
-/// far, `left` the rest of the operation's time.
-pub(super) fn run_again(
-    failure: &RunFailure,
-    is_begun: bool,
-    may_run_again: bool,
-    (runs, max_retries): (u32, u32),
-    left: Duration,
-) -> Option<Duration> {
-    let is_safe = may_run_again || !is_begun;
-    let is_useful = failure.is_unknown() || failure.is_passing;
-    let delay = delay_after(runs);
-    (is_safe && is_useful && runs <= max_retries && delay < left).then_some(delay)
+/// The runs of an operation so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runs {
+    /// Runs that failed.
+    failed: u32,
+    /// Runs that found no agent where one is expected back: nothing was sent.
+    waited: u32,
+    /// Maximum number of runs after the first one.
+    max_retries: u32,
 }
 
-/// Decides after which delay an operation is tried again that waits for an agent: until its time is over. `waits` is the
-/// number of tries that found none.
-pub(super) fn wait_for_agent(
-    is_begun: bool,
-    may_run_again: bool,
-    waits: u32,
-    left: Duration,
-) -> Option<Duration> {
-    let delay = delay_after(waits).min(MAX_AGENT_DELAY);
-    ((may_run_again || !is_begun) && delay < left).then_some(delay)
+impl Runs {
+    pub(super) fn new(max_retries: u32) -> Self {
+        Self { failed: 0, waited: 0, max_retries }
+    }
+
+    /// Decides after which delay a run that failed is followed by another one, if at all: as often as the settings say, or,
+    /// where an agent is expected back, until the time of the operation is over, of which `left` is left. `is_safe`: nothing
+    /// was begun, or the operation may be done twice.
+    pub(super) fn again(&mut self, failure: &RunFailure, is_safe: bool, left: Duration) -> Option<Duration> {
+        let delay = if failure.waits_for_agent {
+            self.waited += 1;
+            delay_after(self.waited).min(MAX_AGENT_DELAY)
+        } else {
+            self.failed += 1;
+            let is_useful = failure.is_unknown() || failure.is_passing;
+            (is_useful && self.failed <= self.max_retries).then(|| delay_after(self.failed))?
+        };
+        (is_safe && delay < left).then_some(delay)
+    }
 }
 
 /// What an answer means for the one who asked.
@@ -219,44 +210,19 @@ fn delay_after(tries: u32) -> Duration {
     RETRY_DELAY.saturating_mul(1 << tries.saturating_sub(1).min(16)).min(MAX_RETRY_DELAY)
 }
 
-fn class(error: &RequestError, is_unknown: bool) -> OutcomeClass {
-    match error {
-        _ if is_unknown => OutcomeClass::OutcomeUnknown,
-        RequestError::NoAccount => OutcomeClass::NotFound,
-        RequestError::NotUsable { .. } | RequestError::AgentTooOld { .. } => OutcomeClass::Conflict,
-        RequestError::Invalid { is_too_large: true, .. } => OutcomeClass::TooLarge,
-        RequestError::Invalid { .. } => OutcomeClass::Invalid,
-        RequestError::Forbidden(_) => OutcomeClass::Forbidden,
-        RequestError::NoAnswer { is_timeout: true, .. } | RequestError::Unknown(_) => OutcomeClass::Timeout,
-        _ => OutcomeClass::Internal,
-    }
-}
-
 /// Status for a request without an answer.
 pub(super) fn status(error: &RequestError, is_unknown: bool) -> u16 {
-    match error {
+    match error.kind {
         _ if is_unknown => 504,
-        RequestError::NoAccount => 404,
-        RequestError::NotUsable { .. } | RequestError::AgentTooOld { .. } => 409,
-        error => error.status().as_u16(),
+        Kind::NoAccount => 404,
+        Kind::NotUsable | Kind::AgentTooOld => 409,
+        _ => error.status().as_u16(),
     }
 }
 
 fn is_passing(error: &RequestError) -> bool {
-    match error {
-        RequestError::NoAgent { .. }
-        | RequestError::ReplicaAway(_)
-        | RequestError::TooMany(_)
-        | RequestError::NotSent(_)
-        | RequestError::Unknown(_)
-        | RequestError::Cut(_) => true,
-        RequestError::NoAnswer { is_timeout, .. } => !is_timeout,
-        RequestError::NoAccount
-        | RequestError::NotUsable { .. }
-        | RequestError::AgentTooOld { .. }
-        | RequestError::Invalid { .. }
-        | RequestError::Forbidden(_) => false,
-    }
+    use Kind::{Cut, NoAgent, NoAnswer, NotSent, TooMany, Unknown};
+    matches!(error.kind, NoAgent | TooMany | NotSent | Unknown | NoAnswer | Cut)
 }
 
 #[cfg(test)]
@@ -266,38 +232,48 @@ mod tests {
     const LEFT: Duration = Duration::from_secs(10);
 
     fn unknown() -> RunFailure {
-        RunFailure::of_request(&RequestError::Unknown("gone".into()), true, true)
+        RunFailure::of_request(&RequestError::unknown("gone"), true, true)
     }
 
     fn no_agent(is_begun: bool) -> RunFailure {
-        let error = RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
+        let error = RequestError::no_agent("a", &"z".into(), true);
         RunFailure::of_request(&error, true, is_begun)
+    }
+
+    /// What follows the run of this number, of as many as may follow the first one.
+    fn run_again(
+        failure: &RunFailure,
+        is_safe: bool,
+        (number, max_retries): (u32, u32),
+        left: Duration,
+    ) -> Option<Duration> {
+        Runs { failed: number - 1, waited: number - 1, max_retries }.again(failure, is_safe, left)
     }
 
     #[test]
     fn unknown_runs_again_only_if_it_may_be_done_twice() {
         assert!(unknown().is_unknown() && !unknown().before_send);
-        assert!(run_again(&unknown(), true, true, (1, 3), LEFT).is_some());
-        assert!(run_again(&unknown(), true, false, (1, 3), LEFT).is_none());
-        assert!(run_again(&unknown(), true, true, (4, 3), LEFT).is_none(), "as often as the settings say");
-        assert!(run_again(&unknown(), true, true, (1, 0), LEFT).is_none());
-        assert!(run_again(&unknown(), true, true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
+        assert!(run_again(&unknown(), true, (1, 3), LEFT).is_some());
+        assert!(run_again(&unknown(), false, (1, 3), LEFT).is_none());
+        assert!(run_again(&unknown(), true, (4, 3), LEFT).is_none(), "as often as the settings say");
+        assert!(run_again(&unknown(), true, (1, 0), LEFT).is_none());
+        assert!(run_again(&unknown(), true, (3, 3), Duration::from_millis(100)).is_none(), "no time");
     }
 
     #[test]
     fn what_was_not_sent_runs_again_whatever_it_is() {
-        let failure = no_agent(false);
+        let failure = RunFailure::of_request(&RequestError::new(Kind::NotSent, "full"), true, false);
         assert!(failure.before_send);
-        assert!(run_again(&failure, false, false, (1, 3), LEFT).is_some());
-        assert!(run_again(&no_agent(true), true, false, (1, 3), LEFT).is_none(), "one write was done before");
-        let forbidden = RunFailure::of_request(&RequestError::Forbidden("no".into()), true, false);
-        assert!(run_again(&forbidden, false, true, (1, 3), LEFT).is_none());
+        assert!(run_again(&failure, true, (1, 3), LEFT).is_some());
+        assert!(run_again(&failure, false, (1, 3), LEFT).is_none(), "one write was done before");
+        let forbidden = RunFailure::of_request(&RequestError::new(Kind::Forbidden, "no"), true, false);
+        assert!(run_again(&forbidden, true, (1, 3), LEFT).is_none());
         assert_eq!(forbidden.outcome.status, 403);
     }
 
     #[test]
     fn an_operation_that_stops_half_way_has_an_unknown_outcome() {
-        let forbidden = RunFailure::of_request(&RequestError::Forbidden("no".into()), false, true);
+        let forbidden = RunFailure::of_request(&RequestError::new(Kind::Forbidden, "no"), false, true);
         for failure in [no_agent(true), RunFailure::out_of_time(false, true), forbidden] {
             let (outcome, before_send) = failure.into_outcome(true);
             assert_eq!((outcome.status, before_send), (504, false));
@@ -309,36 +285,40 @@ mod tests {
 
     #[test]
     fn a_read_without_an_answer_leaves_nothing_unknown() {
-        let cut = RequestError::Cut("half of it".into());
+        let cut = RequestError::cut("half of it");
         let failure = RunFailure::of_request(&cut, false, false);
         assert!(!failure.is_unknown() && failure.before_send);
-        let late = RequestError::NoAnswer { message: "late".into(), is_timeout: true };
+        let late = RequestError::new(Kind::Timeout, "late");
         let failure = RunFailure::of_request(&late, false, false);
         assert_eq!(failure.outcome.failure.map(|failure| failure.class), Some(OutcomeClass::Timeout));
     }
 
     #[test]
     fn an_operation_that_was_begun_waits_for_an_agent() {
-        let away = RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
+        let away = RequestError::no_agent("a", &"z".into(), true);
         let again = |error: &RequestError, is_write, is_begun| {
             ask_again(error, is_write, is_begun, (1, LEFT)).is_some()
         };
         assert!(again(&away, false, true) && again(&away, true, true));
         assert!(!again(&away, false, false), "nothing was begun");
-        let lost = RequestError::NoAnswer { message: "the replica is gone".into(), is_timeout: false };
+        let lost = RequestError::new(Kind::NoAnswer, "the replica is gone");
         assert!(again(&lost, false, true));
-        let unknown = RequestError::Unknown("gone".into());
+        let unknown = RequestError::unknown("gone");
         assert!(!again(&unknown, true, true), "the write may have been executed");
-        assert!(!again(&RequestError::Forbidden("no".into()), false, true));
+        assert!(!again(&RequestError::new(Kind::Forbidden, "no"), false, true));
         assert!(ask_again(&away, false, true, (5, Duration::from_secs(1))).is_none(), "no time");
     }
 
     #[test]
     fn an_operation_waits_for_an_agent_that_is_expected_until_its_time_is_over() {
         assert!(no_agent(false).waits_for_agent && !unknown().waits_for_agent);
-        assert!(wait_for_agent(false, false, 1_000, LEFT).is_some(), "however often it was tried");
-        assert!(wait_for_agent(true, false, 1, LEFT).is_none(), "one write was done before");
-        assert!(wait_for_agent(false, true, 9, Duration::from_millis(500)).is_none(), "no time");
+        assert!(run_again(&no_agent(false), true, (1_000, 0), LEFT).is_some(), "however often it was tried");
+        assert!(run_again(&no_agent(true), false, (1, 3), LEFT).is_none(), "one write was done before");
+        assert!(run_again(&no_agent(false), true, (9, 3), Duration::from_millis(500)).is_none(), "no time");
+        let mut runs = Runs::new(1);
+        assert!((0..9).all(|_| runs.again(&no_agent(false), true, LEFT).is_some()));
+        assert!(runs.again(&unknown(), true, LEFT).is_some(), "those that found no agent are not counted");
+        assert!(runs.again(&unknown(), true, LEFT).is_none());
     }
 
     #[test]
@@ -374,7 +354,7 @@ mod tests {
 
     #[test]
     fn the_delay_grows_and_has_a_bound() {
-        let delay = |runs| run_again(&unknown(), true, true, (runs, 1000), Duration::MAX).unwrap_or_default();
+        let delay = |runs| run_again(&unknown(), true, (runs, 1000), Duration::MAX).unwrap_or_default();
         assert_eq!(delay(1), RETRY_DELAY);
         assert_eq!(delay(2), RETRY_DELAY * 2);
         assert_eq!(delay(900), MAX_RETRY_DELAY);

@@ -16,19 +16,14 @@ use tracing::debug;
 use super::Operations;
 use super::audit_lines::AskedWrite;
 use super::checks::{is_decisive, turn};
-use super::failures::{
-    AnswerMeaning, RunFailure, after_begun_run, ask_again, of_answer, overloaded, run_again, wait_for_agent,
-};
+use super::failures::{AnswerMeaning, RunFailure, Runs, after_begun_run, ask_again, of_answer, overloaded};
 use super::job::SharedJob;
 use super::submission::of_record;
-use crate::connected_agents::{
-    AccountRequest, AccountResponse, AskedAgent, RequestBytes, RequestClass, RequestError,
-};
+use crate::connected_agents::{AccountRequest, AccountResponse, AskedAgent, RequestError, RequestErrorKind};
 use kubesvc_core::operations::{
     ApiAnswer, ApiRequest, ApplySettings, Kinds, MAX_RESULT_BYTES, NotStarted, Outcome, OutcomeClass,
     Program, ProgramContext, Step, program_for,
 };
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::wire::operations::operation::Verb;
 use kubesvc_runtime::crash_points;
 use kubesvc_store::{OperationChange, StoreError};
@@ -79,9 +74,8 @@ impl Operations {
     }
 
     async fn runs(&self, job: &SharedJob) -> OperationEnd {
-        let (mut runs, mut waits, mut going_on) = (0, 0, None);
+        let (mut runs, mut going_on) = (Runs::new(self.settings.max_retries), None);
         loop {
-            runs += 1;
             let was_begun = job.progress.lock().is_begun;
             let failure = match self.one_run(job, &mut going_on).await {
                 RunEnd::Outcome(outcome) if was_begun => {
@@ -92,15 +86,7 @@ impl Operations {
                 RunEnd::Settled => return None,
             };
             let is_begun = job.progress.lock().is_begun;
-            let tries = (runs, self.settings.max_retries);
-            let again = if failure.waits_for_agent {
-                // Nothing was sent, so that it is no run.
-                (runs, waits) = (runs - 1, waits + 1);
-                wait_for_agent(is_begun, job.may_run_again, waits, job.left())
-            } else {
-                run_again(&failure, is_begun, job.may_run_again, tries, job.left())
-            };
-            match again {
+            match runs.again(&failure, job.may_run_again || !is_begun, job.left()) {
                 Some(delay) => {
                     debug!(operationId = job.id, ?delay, "an operation runs again");
                     self.metrics.reruns.inc();
@@ -262,8 +248,14 @@ impl Operations {
         let decides =
             is_decisive(&job.operation, !job.may_run_again, request.method.as_str(), request.content_type);
         let is_asked = Arc::new(Notify::new());
-        let request_id = if is_write { Some(self.record_write(job, decides).await?) } else { None };
-        let request = account_request(job, request, request_id, Arc::clone(&is_asked));
+        let request = account_request(job, request, Arc::clone(&is_asked));
+        let mut request = request.map_err(|error| {
+            let is_begun = job.progress.lock().is_begun;
+            RunEnd::Failure(RunFailure::of_request(&error, is_write, is_begun))
+        })?;
+        if is_write {
+            request.request_id = self.record_write(job, decides).await?;
+        }
         let write = is_write.then(|| AskedWrite::of(&request));
         let sending = self.requests.send(&job.account_uid, request);
         let sent = tokio::select! {
@@ -333,9 +325,9 @@ impl Operations {
         let most = MAX_RESULT_BYTES + usize::from(is_log);
         let (mut read, mut bytes) = (BytesMut::new(), 0);
         loop {
-            let late = || RequestError::NoAnswer {
-                message: "the cluster's answer did not come to its end in time".to_owned(),
-                is_timeout: true,
+            let late = || {
+                let message = "the cluster's answer did not come to its end in time";
+                RequestError::new(RequestErrorKind::Timeout, message)
             };
             let part = timeout_at(job.deadline, body.next()).await.unwrap_or_else(|_| Some(Err(late())));
             match part {
@@ -372,21 +364,14 @@ impl Operations {
     }
 }
 
-/// A request to an account. `write_id`: its id, if it writes.
+/// A request to an account.
 fn account_request(
     job: &SharedJob,
     request: ApiRequest,
-    write_id: Option<String>,
     is_asked: Arc<Notify>,
-) -> AccountRequest {
-    let is_write = write_id.is_some();
+) -> Result<AccountRequest, RequestError> {
+    let is_write = !request.method.reads();
     let method = Method::from_bytes(request.method.as_str().as_bytes()).unwrap_or_default();
-    let class = match RequestPath::read(request.target.as_bytes()) {
-        Ok(path) => path.class(method.as_str()),
-        // It is refused by the one who sends it.
-        Err(_) if is_write => RequestClass::Write,
-        Err(_) => RequestClass::Read,
-    };
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static(request.accept));
     let product = concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION"));
@@ -399,25 +384,24 @@ fn account_request(
         told.asked(agent, is_write, now_ms());
         is_asked.notify_one();
     };
-    AccountRequest {
-        request_id: write_id.unwrap_or_else(|| job.digest.request_id()),
+    Ok(AccountRequest {
+        request_id: job.digest.request_id(),
         headers,
-        body: RequestBytes::Whole(Bytes::from(request.body)),
+        body: Bytes::from(request.body),
         repeatable: !is_write || job.may_run_again,
-        head_within: job.left(),
         caller: job.request_caller(),
         on_asked: Some(Arc::new(on_asked)),
-        ..AccountRequest::new(method, request.target, class)
-    }
+        ..AccountRequest::new(method, request.target)?.within(job.left())
+    })
 }
 
 /// The way to the cluster says nothing, although the time for its answer is over.
 fn no_end(is_write: bool) -> RequestError {
-    let message = "the cluster did not answer in time".to_owned();
+    let message = "the cluster did not answer in time";
     if is_write {
-        RequestError::Unknown(message)
+        RequestError::unknown(message)
     } else {
-        RequestError::NoAnswer { message, is_timeout: true }
+        RequestError::new(RequestErrorKind::Timeout, message)
     }
 }
 

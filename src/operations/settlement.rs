@@ -16,7 +16,7 @@ use super::Operations;
 use super::audit_lines::Settlement;
 use super::records::{Recalled, settled_for_another};
 use super::runner::now_ms;
-use crate::connected_agents::AnsweringAgent;
+use crate::connected_agents::{AnsweringAgent, RequestError, RequestErrorKind as Kind};
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::{AgentId, BootId, ReplicaId};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskRegistry, TaskSpec};
@@ -268,9 +268,8 @@ fn in_turn(open: Vec<OpenOperation>) -> Vec<OpenOperation> {
 }
 
 /// Whether a recall that failed is not to be repeated.
-fn is_final(error: &crate::connected_agents::RequestError) -> bool {
-    use crate::connected_agents::RequestError as Error;
-    !matches!(error, Error::NoAnswer { .. } | Error::NoAgent { .. } | Error::TooMany(_))
+fn is_final(error: &RequestError) -> bool {
+    !matches!(error.kind, Kind::NoAnswer | Kind::Timeout | Kind::NoAgent | Kind::TooMany)
 }
 
 fn before(now_ms: i64, time: Duration) -> i64 {

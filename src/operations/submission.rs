@@ -22,7 +22,7 @@ use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
 use crate::access::{AccountAccess, AccountResource, Caller, Principal, Via};
-use crate::connected_agents::{AccountRequest, RequestClass, RequestError};
+use crate::connected_agents::{AccountRequest, RequestErrorKind as Kind};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
     ApplyMode, ApplySettings, Operation, OutcomeBody, OutcomeClass, OutcomeFailure, UnreadOperation,
@@ -368,13 +368,11 @@ impl Operations {
         if self.requests.apply_settings(account.uid()).await.is_some() {
             return Ok(());
         }
-        let probe = AccountRequest {
-            head_within: PROBE_TIMEOUT,
-            ..AccountRequest::new(Method::GET, "/version", RequestClass::Read)
-        };
+        let probe = AccountRequest::new(Method::GET, "/version").expect("a path that is read in one way");
+        let probe = probe.within(PROBE_TIMEOUT);
         match timeout(PROBE_TIMEOUT, self.requests.send(account.uid(), probe)).await {
-            Ok(Err(error @ (RequestError::AgentTooOld { .. } | RequestError::NotUsable { .. }))) => {
-                Err(OperationRefusal::NotUsable(error.to_string()))
+            Ok(Err(error)) if matches!(error.kind, Kind::AgentTooOld | Kind::NotUsable) => {
+                Err(OperationRefusal::NotUsable(error.message))
             }
             _ => Ok(()),
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::access::{Principal, Via};
-use crate::connected_agents::RequestError;
+use crate::connected_agents::{RequestError, RequestErrorKind as Kind};
 use fakes::{Answered, Asked, AuditLines, MemoryRows, ScriptedAccess, ScriptedCluster, principal};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
@@ -175,9 +175,8 @@ async fn checks_come_in_their_order_and_nothing_is_sent_before() {
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_too_old_is_named_before_anything_is_begun() {
-    let replica = Replica::new(ScriptedCluster::new(|_, _| {
-        Err(RequestError::AgentTooOld { agent: "old-agent".into(), version: "0.0".to_owned() })
-    }));
+    let replica =
+        Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::too_old(&"old-agent".into(), "0.0"))));
     replica.cluster.has_agent.store(false, Ordering::Relaxed);
     let refused = replica.submit(call(&scale())).await.expect_err("it is too old");
     assert_eq!(refused.status().as_u16(), 409);

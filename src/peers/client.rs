@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::connections::{CallBody, CallError, PeerConnections, unreachable};
+use super::connections::{CallBody, CallError, PeerConnections, lost, unreachable};
 use super::membership::Replica;
 use super::verification::VerifiedPeers;
 
@@ -79,7 +79,7 @@ impl PeerClient {
         let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
         let calling = tokio::time::timeout(ask.within, self.call(to, ask)).await;
         let answered =
-            calling.unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))));
+            calling.unwrap_or_else(|_| Err(lost(to, format!("no answer within {:?}", ask.within))));
         let (status, body) = answered?;
         self.verified.given(to);
         if !status.is_success() {
@@ -97,7 +97,7 @@ impl PeerClient {
         }
         let request = request.body(whole_body(ask.message.clone().unwrap_or_default().into()));
         let request = request.map_err(|problem| unreachable(to, problem.to_string()))?;
-        let answer = self.connections.send(to, request).await.map_err(|failure| failure.error)?;
+        let answer = self.connections.send(to, request).await?;
         let (parts, body) = answer.into_parts();
         Ok((parts.status, read_whole(to, body).await?))
     }
@@ -116,7 +116,7 @@ pub(super) fn whole_body(bytes: Bytes) -> CallBody {
 /// Reads a bounded answer.
 pub(super) async fn read_whole(to: &Replica, body: Incoming) -> Result<Bytes, CallError> {
     let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-    Ok(body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes())
+    Ok(body.map_err(|problem| lost(to, problem.to_string()))?.to_bytes())
 }
 
 /// Converts an error response into a refusal with the message of the other side.

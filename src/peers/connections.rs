@@ -67,7 +67,17 @@ pub type CallBody = UnsyncBoxBody<Bytes, io::Error>;
 pub enum CallError {
     /// The replica did not answer in time, or did not prove that it is this replica.
     #[error("replica {replica} cannot be reached at {address}: {why}")]
-    Unreachable { replica: ReplicaId, address: String, why: String },
+    Unreachable {
+        /// Id of the replica.
+        replica: ReplicaId,
+        /// Host and port that were called.
+        address: String,
+        /// What went wrong.
+        why: String,
+        /// Whether the replica may have executed the call. Otherwise it certainly has not.
+        may_be_executed: bool,
+    },
+    /// The replica refused the call.
     #[error("replica {replica} answered {status}: {message}")]
     Refused { replica: ReplicaId, status: u16, message: String },
     #[error("the answer of replica {replica} cannot be read: {why}")]
@@ -77,24 +87,16 @@ pub enum CallError {
     TooMany,
 }
 
-/// A call without an answer that its caller can use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallFailure {
-    /// Why.
-    pub error: CallError,
-    /// Whether the other replica may have executed the call. Otherwise it certainly has not.
-    pub may_be_executed: bool,
-}
-
-impl CallFailure {
-    /// The failure of a call that was not executed.
-    pub(super) fn unexecuted(error: CallError) -> Self {
-        Self { error, may_be_executed: false }
-    }
-}
-
+/// The failure of a call that was certainly not executed.
 pub(super) fn unreachable(to: &Replica, why: String) -> CallError {
-    CallError::Unreachable { replica: to.id.clone(), address: to.calls_at.clone(), why }
+    let (replica, address) = (to.id.clone(), to.calls_at.clone());
+    CallError::Unreachable { replica, address, why, may_be_executed: false }
+}
+
+/// The failure of a call that the other replica may have executed.
+pub(super) fn lost(to: &Replica, why: String) -> CallError {
+    let (replica, address) = (to.id.clone(), to.calls_at.clone());
+    CallError::Unreachable { replica, address, why, may_be_executed: true }
 }
 
 /// The id that is verified, if an object names it, and host and port.
@@ -126,11 +128,10 @@ impl PeerConnections {
         &self,
         to: &Replica,
         mut request: Request<CallBody>,
-    ) -> Result<Response<Incoming>, CallFailure> {
-        let failed = |may_be_executed, why| CallFailure { error: unreachable(to, why), may_be_executed };
+    ) -> Result<Response<Incoming>, CallError> {
         let mut why = String::new();
         for _ in 0..MAX_ATTEMPTS {
-            let mut connection = self.connection(to).await.map_err(|why| failed(false, why))?;
+            let mut connection = self.connection(to).await.map_err(|why| unreachable(to, why))?;
             let mut error = match connection.try_send_request(request).await {
                 Ok(response) => return Ok(response),
                 Err(error) => error,
@@ -138,9 +139,9 @@ impl PeerConnections {
             // Who has the request still has it whole.
             let unsent = error.take_message();
             why = chain(error.error());
-            request = unsent.ok_or_else(|| failed(true, why.clone()))?;
+            request = unsent.ok_or_else(|| lost(to, why.clone()))?;
         }
-        Err(failed(false, why))
+        Err(unreachable(to, why))
     }
 
     async fn connection(&self, to: &Replica) -> Result<SendRequest<CallBody>, String> {

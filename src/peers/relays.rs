@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::calls::{connected, replicas_of};
 use super::client::{PeerCall, read_whole, refused};
-use super::connections::{CallBody, CallError, CallFailure, unreachable};
+use super::connections::{CallBody, CallError, lost, unreachable};
 use super::{PeerTransport, Peers, Replica};
 use kubesvc_core::{AgentId, BootId, ReplicaId, ZoneId};
 
@@ -107,25 +107,23 @@ impl Peers {
         to: &Replica,
         call: Request<CallBody>,
         deadline: Instant,
-    ) -> Result<RelayedAnswer, CallFailure> {
-        let link = self.transport.as_ref().ok_or_else(|| CallFailure::unexecuted(runs_alone(to)))?;
+    ) -> Result<RelayedAnswer, CallError> {
+        let link = self.transport.as_ref().ok_or_else(|| runs_alone(to))?;
         let slot = Arc::clone(&link.relays).try_acquire_owned();
-        let slot = slot.map_err(|_| CallFailure::unexecuted(CallError::TooMany))?;
+        let slot = slot.map_err(|_| CallError::TooMany)?;
         if link.is_resting(to) {
             let why = "it did not answer a moment ago".to_owned();
-            return Err(CallFailure::unexecuted(unreachable(to, why)));
+            return Err(unreachable(to, why));
         }
         self.metrics.calls.inc();
         let until = deadline.min(Instant::now() + OPENING_TIMEOUT);
-        let opened = timeout_at(until, open(link, to, call)).await.unwrap_or_else(|_| {
-            let error = unreachable(to, "it did not answer in time".to_owned());
-            Err(CallFailure { error, may_be_executed: true })
-        });
-        let body = opened.inspect_err(|CallFailure { error, may_be_executed }| match error {
+        let opened = timeout_at(until, open(link, to, call)).await;
+        let opened = opened.unwrap_or_else(|_| Err(lost(to, "it did not answer in time".to_owned())));
+        let body = opened.inspect_err(|error| match error {
             CallError::Refused { status: NOT_HERE, .. } => {}
             error => {
                 self.metrics.failed.inc();
-                if matches!(error, CallError::Unreachable { .. }) && !may_be_executed {
+                if matches!(error, CallError::Unreachable { may_be_executed: false, .. }) {
                     link.rest(to);
                 }
             }
@@ -166,7 +164,7 @@ fn runs_alone(to: &Replica) -> CallError {
     unreachable(to, "this replica runs alone".to_owned())
 }
 
-async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Result<Incoming, CallFailure> {
+async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Result<Incoming, CallError> {
     let answer: Response<Incoming> = link.connections.send(to, call).await?;
     link.verified.given(to);
     let (parts, body) = answer.into_parts();
@@ -176,5 +174,5 @@ async fn open(link: &PeerTransport, to: &Replica, call: Request<CallBody>) -> Re
         _ => read_whole(to, body).await.unwrap_or_default(),
     };
     // It asks an agent only after its head.
-    Err(CallFailure::unexecuted(refused(to, parts.status, &said)))
+    Err(refused(to, parts.status, &said))
 }

@@ -129,7 +129,7 @@ async fn both_ends_prove_who_they_are_and_a_stranger_gets_nothing() {
     let call = http::Request::post(peers.url(&to, path)).body(CallBody::default()).expect("a call");
     let link = peers.transport.as_ref().expect("it calls");
     let sent = link.connections.send(&to, call).await;
-    assert!(matches!(sent, Err(CallFailure { may_be_executed: false, .. })), "{sent:?}");
+    assert!(matches!(sent, Err(CallError::Unreachable { may_be_executed: false, .. })), "{sent:?}");
     let refused = served.transport.as_ref().map(|link| link.refused.get());
     assert!(refused.is_some_and(|count| count > 0), "{refused:?}");
 }
@@ -192,7 +192,7 @@ async fn calls_that_wait_for_a_connection_fail_with_it_and_not_one_after_the_oth
         link.connections.send(&to, call.expect("a call"))
     });
     for sent in futures::future::join_all(calls).await {
-        assert!(matches!(sent, Err(CallFailure { may_be_executed: false, .. })));
+        assert!(matches!(sent, Err(CallError::Unreachable { may_be_executed: false, .. })));
     }
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -45,22 +45,20 @@ pub(super) async fn proxy(
         .ok_or_else(|| CallRefusal::bad_request("the path is malformed"))?;
     let requests = Arc::clone(&state.ports.requests);
     let received = received::read(&*requests, &uid, target, &head)
-        .map_err(|error| CallRefusal::bad_request(error.to_string()))?
-        .ok_or_else(not_here)?;
-    let record = RelayedRecord::new(&state.ports, &uid, received.request());
-    review(&state.ports, &uid, &received.request().caller)
-        .await
-        .inspect_err(|refusal| record.refused(refusal))?;
-    let (bytes, upgraded) = if received.request().upgrade {
-        (Bytes::new(), Some(body.into_data_stream().map_err(io::Error::other).boxed()))
+        .map_err(|error| CallRefusal::bad_request(error.to_string()))?;
+    let (mut request, asked) = received.ok_or_else(not_here)?;
+    let record = RelayedRecord::new(&state.ports, &uid, &request);
+    review(&state.ports, &uid, &request.caller).await.inspect_err(|refusal| record.refused(refusal))?;
+    if request.upgrade {
+        *request.upgraded.lock() = Some(body.into_data_stream().map_err(io::Error::other).boxed());
     } else {
         let permit = state.relayed.permit(id_of(&calling));
         let read = read_bytes(body, MAX_REQUEST_BODY_BYTES, permit).await;
         let (bytes, _permit) = read.inspect_err(|refusal| record.refused(refusal))?;
-        (bytes, None)
-    };
+        request.body = bytes;
+    }
     let (observer, stream) = record.observer();
-    let parts = received.answer(requests, bytes, upgraded, observer);
+    let parts = received::answer(requests, uid, (request, asked), observer);
     Ok(answer(stream.until_end_of(parts)))
 }
 

@@ -10,12 +10,11 @@ use futures::{StreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{CallRefusal, ReplicaPorts};
-use crate::access::audit::{AuditEvent, AuditLine, AuditLog, resource_of, verb_of};
+use crate::access::audit::{AuditEvent, AuditLine, AuditLog, AuditedRequest};
 use crate::access::{AccountAccess, AccountResource, Principal};
-use crate::connected_agents::{PreparedRequest, RequestCaller, RequestClass, is_long};
-use crate::request_routing::received::{AnswerParts, HeadObserver, RelayedEnd};
+use crate::connected_agents::{AccountRequest, AccountResponse, RequestCaller, RequestClass, RequestError};
+use crate::request_routing::received::{AnswerParts, HeadObserver};
 use crate::request_routing::relayed_principal;
-use kubesvc_core::requests::target::RequestPath;
 
 /// The verbs of rights on accounts.
 const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
@@ -69,10 +68,7 @@ struct RecordedRequest {
     principal: Principal,
     account: String,
     uid: String,
-    verb: &'static str,
-    resource: String,
-    namespace: String,
-    name: String,
+    audited: AuditedRequest,
     is_write: bool,
     is_long: bool,
     started: Instant,
@@ -87,23 +83,17 @@ struct RecordedRequest {
 pub(super) struct RelayedStream(Arc<RecordedRequest>);
 
 impl RelayedRecord {
-    pub(super) fn new(ports: &ReplicaPorts, account_uid: &str, request: &PreparedRequest) -> Self {
+    pub(super) fn new(ports: &ReplicaPorts, account_uid: &str, request: &AccountRequest) -> Self {
         let account = ports.accounts.by_uid(account_uid);
-        let path = RequestPath::read(request.target.as_bytes()).ok();
-        let of_path =
-            |read: fn(&RequestPath) -> Option<String>| path.as_ref().and_then(read).unwrap_or_default();
         Self(Arc::new(RecordedRequest {
             audit: ports.audit.clone(),
             request_id: request.request_id.clone(),
             principal: relayed_principal(&request.caller),
             account: account.map(|account| account.account_name().to_owned()).unwrap_or_default(),
             uid: account_uid.to_owned(),
-            verb: path.as_ref().map_or("", |path| verb_of(&request.method, path)),
-            resource: path.as_ref().map(resource_of).unwrap_or_default(),
-            namespace: of_path(|path| path.namespace.clone()),
-            name: of_path(|path| path.name.clone()),
+            audited: AuditedRequest::of(&request.method, &request.path),
             is_write: request.class != RequestClass::Read,
-            is_long: is_long(&request.method, &request.target, request.upgrade),
+            is_long: request.is_long(),
             started: Instant::now(),
             has_ended: AtomicBool::new(false),
             begun: Mutex::default(),
@@ -119,7 +109,7 @@ impl RelayedRecord {
     /// What is told of the head of the answer, and what is kept until its end.
     pub(super) fn observer(self) -> (HeadObserver, RelayedStream) {
         let record = Arc::clone(&self.0);
-        (Box::new(move |end| record.answered(&end)), RelayedStream(self.0))
+        (Box::new(move |end| record.answered(end)), RelayedStream(self.0))
     }
 }
 
@@ -129,12 +119,8 @@ impl RecordedRequest {
             principal: Some(&self.principal),
             account: &self.account,
             uid: &self.uid,
-            verb: self.verb,
-            resource: &self.resource,
-            namespace: &self.namespace,
-            name: &self.name,
             duration: Some(self.started.elapsed()),
-            ..AuditLine::new(event, &self.request_id)
+            ..self.audited.line(event, &self.request_id)
         }
     }
 
@@ -142,20 +128,18 @@ impl RecordedRequest {
         self.audit.write(&line);
     }
 
-    fn answered(&self, end: &RelayedEnd<'_>) {
+    fn answered(&self, end: Result<&AccountResponse, &RequestError>) {
         self.has_ended.store(true, Ordering::Relaxed);
-        let (agent, code, reason) = match end {
-            RelayedEnd::Answered(response) => {
-                (response.agent.process.agent_id.as_str(), response.status.as_u16(), String::new())
-            }
-            RelayedEnd::Failed(error) => ("", error.status().as_u16(), error.to_string()),
+        let (agent, status, reason) = match end {
+            Ok(response) => (response.agent.process.agent_id.as_str(), response.status, ""),
+            Err(error) => ("", error.status(), error.message.as_str()),
         };
-        let code = Some(code);
-        if self.is_long && matches!(end, RelayedEnd::Answered(response) if response.status.as_u16() < 300) {
-            *self.begun.lock() = code.map(|code| (agent.to_owned(), code));
+        let code = Some(status.as_u16());
+        if self.is_long && end.is_ok() && status.as_u16() < 300 {
+            *self.begun.lock() = Some((agent.to_owned(), status.as_u16()));
             self.write(AuditLine { agent, code, ..self.line(AuditEvent::StreamBegin) });
         } else if self.is_write {
-            self.write(AuditLine { agent, code, reason: &reason, ..self.line(AuditEvent::Write) });
+            self.write(AuditLine { agent, code, reason, ..self.line(AuditEvent::Write) });
         }
     }
 }

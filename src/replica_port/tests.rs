@@ -21,9 +21,8 @@ use super::ReplicaPorts;
 use crate::access::audit::AuditLog;
 use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AgentView, AnsweringAgent, ConnectedAgents,
-    ConnectedAgentsError, PreparedRequest, RecallFailure, ReplicaRequests, RequestError, SendFailure,
-    UpgradedBytes,
+    AccountGrant, AccountRequest, AccountResponse, AgentView, AnsweringAgent, ConnectedAgents,
+    ConnectedAgentsError, ReplicaRequests, RequestError, Suspects,
 };
 use crate::informers::AccountIndex;
 use kubesvc_core::lifecycle::SessionFact;
@@ -130,11 +129,11 @@ struct NoRequests;
 #[async_trait]
 impl ReplicaRequests for NoRequests {
     fn grant(&self, _: &str) -> Result<AccountGrant, RequestError> {
-        Err(RequestError::NoAccount)
+        Err(RequestError::no_account())
     }
 
     fn can_ask(&self, _: &str, _: &[AgentId]) -> Result<(), RequestError> {
-        Err(RequestError::NoAccount)
+        Err(RequestError::no_account())
     }
 
     fn processes_of_zone(&self, _: &ZoneId) -> Vec<AnsweringAgent> {
@@ -148,22 +147,20 @@ impl ReplicaRequests for NoRequests {
     async fn send_here(
         &self,
         _: &str,
-        _: &PreparedRequest,
-        _: &mut Option<UpgradedBytes>,
-        _: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure> {
-        let (error, next) = (RequestError::NoAccount, AfterFailure::GiveUp);
-        Err(SendFailure { error, next, asked: Vec::new() })
+        _: &AccountRequest,
+        _: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError> {
+        Err(RequestError::no_account())
     }
 
     async fn recall_here(
         &self,
         _: &str,
-        _: &AnsweringAgent,
+        agent: &AnsweringAgent,
         _: Instant,
         _: bool,
-    ) -> Result<AccountResponse, RecallFailure> {
-        Err(RecallFailure::NotHere)
+    ) -> Result<AccountResponse, RequestError> {
+        Err(RequestError::recallable(Suspects::certain(agent.clone())))
     }
 
     fn forget_here(&self, _: &AnsweringAgent, _: &str) -> bool {

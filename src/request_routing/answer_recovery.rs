@@ -10,44 +10,13 @@ use super::RequestRouter;
 use super::messages::{AnswerLine, recall_path};
 use super::relaying::AnswerReader;
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AnsweringAgent, AskedAgent, RecallFailure, RequestError,
+    AccountGrant, AccountResponse, AnsweringAgent, AskedAgent, RequestError, RequestErrorKind, Suspects,
 };
 use crate::peers::{CallBody, RelayedAnswer, Replica};
-use kubesvc_core::{AgentId, ReplicaId, ZoneId};
+use kubesvc_core::{ReplicaId, ZoneId};
 
 /// Interval between two rounds of questions to the other replicas.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The processes that may have been given a write.
-#[derive(Clone, Debug)]
-pub(super) struct Suspects {
-    processes: Vec<AnsweringAgent>,
-    /// Whether it is certain that it was the only one.
-    is_certain: bool,
-}
-
-impl Suspects {
-    /// The process that was given it.
-    pub(super) fn certain(agent: AnsweringAgent) -> Self {
-        Self { processes: vec![agent], is_certain: true }
-    }
-
-    /// The agent that was asked, if it is certain.
-    pub(super) fn named(&self) -> Vec<AgentId> {
-        let named = self.processes.iter().filter(|_| self.is_certain);
-        named.map(|process| process.agent_id.clone()).collect()
-    }
-}
-
-/// How a recall ended without an answer.
-pub(super) enum RecallEnd {
-    /// Certainly nothing was executed.
-    NotSent(RequestError),
-    /// This is the answer.
-    Settled(RequestError),
-    /// The time is over.
-    TimedOut,
-}
 
 impl RequestRouter {
     /// The processes that a replica may give a request of a zone to.
@@ -70,8 +39,7 @@ impl RequestRouter {
             }
         }
         if processes.is_empty() {
-            let (account, zone) = (grant.name.clone(), grant.zone.clone());
-            return Err(RequestError::NoAgent { account, zone, is_expected: false });
+            return Err(RequestError::no_agent(&grant.name, &grant.zone, false));
         }
         Ok(Suspects { processes, is_certain: false })
     }
@@ -82,30 +50,24 @@ impl RequestRouter {
         request_id: &str,
         mut suspects: Suspects,
         deadline: Instant,
-    ) -> Result<AccountResponse, RecallEnd> {
+    ) -> Result<AccountResponse, RequestError> {
         let mut streams = self.here.streams();
         loop {
             // From here on, no stream is missed.
             streams.borrow_and_update();
             for process in suspects.processes.clone() {
                 match self.recall_once(request_id, &process, suspects.is_certain, deadline).await {
-                    Ok(response) => return Ok(response),
-                    Err(RecallFailure::NotHere) => {}
-                    Err(RecallFailure::NotSent(error)) if suspects.is_certain => {
-                        return Err(RecallEnd::NotSent(error));
-                    }
-                    Err(RecallFailure::Settled(error)) if suspects.is_certain => {
-                        return Err(RecallEnd::Settled(error));
-                    }
-                    Err(RecallFailure::NotSent(_) | RecallFailure::Settled(_)) => {
+                    Err(error) if error.is_recallable() => {}
+                    // It is not the one that was given the write.
+                    Err(error) if !suspects.is_certain && error.kind != RequestErrorKind::Timeout => {
                         suspects.processes.retain(|one| *one != process);
                     }
-                    Err(RecallFailure::TimedOut) => return Err(RecallEnd::TimedOut),
+                    ended => return ended,
                 }
             }
             if suspects.processes.is_empty() {
                 let why = "the replica between was lost, and no agent that it may have asked has the request";
-                return Err(RecallEnd::Settled(RequestError::Unknown(why.to_owned())));
+                return Err(RequestError::unknown(why));
             }
             let waiting = async {
                 tokio::select! {
@@ -114,7 +76,7 @@ impl RequestRouter {
                 }
             };
             if timeout_at(deadline, waiting).await.is_err() {
-                return Err(RecallEnd::TimedOut);
+                return Err(RequestError::not_recalled());
             }
         }
     }
@@ -127,26 +89,24 @@ impl RequestRouter {
         process: &AnsweringAgent,
         is_certain: bool,
         deadline: Instant,
-    ) -> Result<AccountResponse, RecallFailure> {
-        match self.here.recall_here(request_id, process, deadline, false).await {
-            Err(RecallFailure::NotHere) => {}
-            settled => return settled,
+    ) -> Result<AccountResponse, RequestError> {
+        let here = self.here.recall_here(request_id, process, deadline, false).await;
+        if !is_elsewhere(&here) {
+            return here;
         }
         for replica in self.peers.replicas_for_agent(&process.agent_id) {
             let recalled = self.recall_at(&replica, request_id, process, deadline).await;
-            let has_end = match &recalled {
-                Err(RecallFailure::NotHere) => continue,
-                Ok(_) => true,
-                Err(RecallFailure::NotSent(_) | RecallFailure::Settled(_)) => is_certain,
-                // It runs.
-                Err(RecallFailure::TimedOut) => false,
-            };
-            if has_end {
+            if is_elsewhere(&recalled) {
+                continue;
+            }
+            // Without an answer in time it runs.
+            let failed = recalled.as_ref().err();
+            if failed.is_none_or(|error| is_certain && error.kind != RequestErrorKind::Timeout) {
                 self.forgets.add(&replica.id, process, request_id);
             }
             return recalled;
         }
-        Err(RecallFailure::NotHere)
+        here
     }
 
     /// Asks another replica. What it cannot say counts as "not here".
@@ -156,36 +116,42 @@ impl RequestRouter {
         request_id: &str,
         process: &AnsweringAgent,
         deadline: Instant,
-    ) -> Result<AccountResponse, RecallFailure> {
+    ) -> Result<AccountResponse, RequestError> {
+        let not_here = || RequestError::recallable(Suspects::certain(process.clone()));
         let path = recall_path(request_id, process, deadline.saturating_duration_since(Instant::now()));
         let call = Request::get(self.peers.url(replica, &path)).body(CallBody::default());
-        let call = call.map_err(|_| RecallFailure::NotHere)?;
+        let call = call.map_err(|_| not_here())?;
         let answer = self.peers.relay_request(replica, call, deadline).await;
-        let RelayedAnswer { body, slot: _slot } = answer.map_err(|_| RecallFailure::NotHere)?;
-        let reading = timeout_at(deadline, read_recalled(AnswerReader::new(body), process));
-        reading.await.unwrap_or(Err(RecallFailure::TimedOut))
+        let RelayedAnswer { body, slot: _slot } = answer.map_err(|_| not_here())?;
+        let recalled = timeout_at(deadline, read_recalled(AnswerReader::new(body), process)).await;
+        recalled.map_err(|_| RequestError::not_recalled())?.unwrap_or_else(|_| Err(not_here()))
     }
 }
 
+/// Whether the process is not connected at the replica that was asked.
+fn is_elsewhere(recalled: &Result<AccountResponse, RequestError>) -> bool {
+    recalled.as_ref().is_err_and(RequestError::is_recallable)
+}
+
 /// Reads the answer of a recall.
+///
+/// # Errors
+/// The connection broke, or what came is no answer.
 async fn read_recalled(
     mut answer: AnswerReader,
     process: &AnsweringAgent,
-) -> Result<AccountResponse, RecallFailure> {
-    let not_here = |_: String| RecallFailure::NotHere;
+) -> Result<Result<AccountResponse, RequestError>, String> {
     let mut answers = None;
     let head = loop {
-        match answer.line().await.map_err(not_here)? {
+        match answer.line().await? {
             AnswerLine::Asked(agent) => answers = Some(agent),
             AnswerLine::Head(head) => break head,
-            AnswerLine::NotRecalled(failure) => return Err(failure),
-            AnswerLine::Failed(_) => return Err(RecallFailure::NotHere),
+            AnswerLine::Failed(error) => return Ok(Err(error)),
         }
     };
-    let body = answer.whole().await.map_err(not_here)?;
-    let (status, headers) = head.read().ok_or(RecallFailure::NotHere)?;
-    let body = stream::once(std::future::ready(body)).boxed();
-    let replica_id = answers.ok_or(RecallFailure::NotHere)?.replica_id;
+    let body = stream::once(std::future::ready(answer.whole().await?)).boxed();
+    let (status, headers) = head.read().ok_or("the head was malformed")?;
+    let replica_id = answers.ok_or("no agent was named")?.replica_id;
     let agent = AskedAgent { process: process.clone(), replica_id };
-    Ok(AccountResponse { status, headers, body, agent })
+    Ok(Ok(AccountResponse { status, headers, body, agent }))
 }

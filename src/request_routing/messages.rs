@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{AccountResource, Principal, Via};
 use crate::connected_agents::{
-    AccountGrant, AnsweringAgent, AskedAgent, CallerRight, PreparedRequest, RecallFailure, RequestCaller,
-    RequestClass, RequestError, SendFailure,
+    AccountGrant, AccountRequest, AnsweringAgent, AskedAgent, CallerRight, RequestCaller, RequestClass,
+    RequestError,
 };
 use crate::peers::encoded;
 use kubesvc_core::operations::ApplySettings;
@@ -69,12 +69,12 @@ pub(super) struct RelayedFor {
 /// Why a relayed call cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("the relayed request cannot be read: {0}")]
-pub struct RelayedCallError(&'static str);
+pub struct RelayedCallError(pub(super) &'static str);
 
 impl RelayedFor {
     pub(super) fn new(
         grant: &AccountGrant,
-        request: &PreparedRequest,
+        request: &AccountRequest,
         left: Duration,
         asked: &[AgentId],
     ) -> Self {
@@ -108,7 +108,7 @@ impl RelayedFor {
 }
 
 /// The headers of a relayed request.
-pub(super) fn relayed_headers(request: &PreparedRequest, relayed_for: &RelayedFor) -> HeaderMap {
+pub(super) fn relayed_headers(request: &AccountRequest, relayed_for: &RelayedFor) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in &request.headers {
         if name.as_str().starts_with("x-kubesvc-") {
@@ -149,9 +149,7 @@ pub(super) enum AnswerLine {
     /// The head of the answer. The cluster's bytes follow.
     Head(AnswerHead),
     /// There is no answer.
-    Failed(SendFailure),
-    /// The answer of a write was not recalled.
-    NotRecalled(RecallFailure),
+    Failed(RequestError),
 }
 
 /// The head of an answer.
@@ -207,7 +205,7 @@ pub(super) fn end_trailer(end: Result<(), &RequestError>) -> HeaderMap {
 
 /// Reads the trailer of an answer. Without it, the answer was cut.
 pub(super) fn read_end(trailers: Option<&HeaderMap>) -> Result<(), RequestError> {
-    let cut = || RequestError::Cut("the other replica ended it".to_owned());
+    let cut = || RequestError::cut("the other replica ended it");
     let value = trailers.and_then(|trailers| trailers.get(END)).ok_or_else(cut)?;
     if value == WHOLE {
         return Ok(());
@@ -300,14 +298,12 @@ pub(super) const FORGET_PATH: &str = "/internal/v1/requests/forget";
 
 #[cfg(test)]
 mod tests {
-    use kubesvc_core::wire::common::Failure;
-
     use super::*;
-    use crate::connected_agents::AccountRequest;
+    use crate::connected_agents::{RequestErrorKind, Retry};
 
     #[test]
     fn headers_for_the_cluster_arrive_as_they_were_and_no_caller_writes_those_of_replicas() {
-        let mut request = AccountRequest::new(Method::GET, "/", RequestClass::Read);
+        let mut request = AccountRequest::new(Method::GET, "/").expect("a path");
         let name = |text: &'static str| HeaderName::from_static(text);
         let meant =
             [("connection", "Upgrade"), ("upgrade", "SPDY/3.1"), ("content-length", "2"), ("accept", "a")];
@@ -318,7 +314,6 @@ mod tests {
         let asked_for = request.headers.clone();
         request.headers.append(RELAYED_FOR, HeaderValue::from_static("forged"));
         request.headers.append(name("x-kubesvc-held-te"), HeaderValue::from_static("forged"));
-        let (request, _) = PreparedRequest::new(request).expect("it has no body");
         let grant =
             AccountGrant { name: "a".into(), zone: "z".into(), epoch: GrantEpoch(3), holders: Vec::new() };
         let relayed_for = RelayedFor::new(&grant, &request, Duration::from_secs(1), &["ü%\n".into()]);
@@ -333,14 +328,15 @@ mod tests {
     #[test]
     fn an_answer_without_its_trailer_was_cut_and_an_error_says_what_it_said() {
         assert_eq!(read_end(Some(&end_trailer(Ok(())))), Ok(()));
-        let failure = Failure { message: "ü\n%".into(), before_send: true, class: 17, ..Failure::default() };
-        for error in [RequestError::NotSent(failure), RequestError::Cut("so".into())] {
+        let later = RequestError::new(RequestErrorKind::NotSent, "ü\n%").then(Retry::Later);
+        for error in [later, RequestError::cut("so")] {
             assert_eq!(read_end(Some(&end_trailer(Err(&error)))), Err(error));
         }
         for trailers in
             [None, Some(HeaderMap::new()), Some(HeaderMap::from_iter([(END, HeaderValue::from_static("x"))]))]
         {
-            assert!(matches!(read_end(trailers.as_ref()), Err(RequestError::Cut(_))));
+            let cut = read_end(trailers.as_ref()).expect_err("it is not whole");
+            assert_eq!(cut.kind, RequestErrorKind::Cut);
         }
     }
 

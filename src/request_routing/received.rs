@@ -18,8 +18,8 @@ use tracing::Instrument as _;
 use super::messages::{AnswerHead, AnswerLine, RelayedFor, cluster_headers, end_trailer};
 pub use super::messages::{ApplySettingsAnswer, ForgetCall, RelayedCallError};
 use crate::connected_agents::{
-    AccountResponse, AnsweringAgent, AskedAgent, LONG_HEAD_TIMEOUT, MAX_ASKED_AGENTS, PreparedRequest,
-    ReplicaRequests, RequestError, UpgradedBytes, is_long,
+    AccountRequest, AccountResponse, AnsweringAgent, AskedAgent, MAX_ASKED_AGENTS, ReplicaRequests,
+    RequestError, RequestErrorKind, Retry,
 };
 use kubesvc_core::AgentId;
 use kubesvc_runtime::shutdown::spawn_named;
@@ -32,15 +32,8 @@ const MAX_WAIT: Duration = Duration::from_secs(660);
 /// The parts of an answer: lines, bytes, and a trailer. Dropping them ends the request.
 pub type AnswerParts = BoxStream<'static, io::Result<Frame<Bytes>>>;
 
-/// A request that another replica relays, without its body.
-#[derive(Debug)]
-pub struct ReceivedRequest {
-    account_uid: String,
-    request: PreparedRequest,
-    asked: Vec<AgentId>,
-}
-
-/// Reads the head of a relayed request to this target. `None`: no agent of this replica can be asked, or is expected back.
+/// Reads the head of a relayed request to this target, and the agents that were asked already. `None`: no agent of this
+/// replica can be asked, or is expected back.
 ///
 /// # Errors
 /// The call is malformed.
@@ -49,77 +42,52 @@ pub fn read(
     account_uid: &str,
     target: &str,
     head: &Parts,
-) -> Result<Option<ReceivedRequest>, RelayedCallError> {
+) -> Result<Option<(AccountRequest, Vec<AgentId>)>, RelayedCallError> {
     let relayed_for = RelayedFor::read(&head.headers)?;
     let class = relayed_for.class()?;
     // A replica that lags behind would ask agents of the former zone.
     let is_behind = here.grant(account_uid).map_or(true, |grant| grant.epoch < relayed_for.epoch());
-    let is_nothing_here = here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| {
-        matches!(
-            error,
-            RequestError::NoAccount
-                | RequestError::NotUsable { .. }
-                | RequestError::NoAgent { is_expected: false, .. }
-        )
-    });
+    let is_nothing_here =
+        here.can_ask(account_uid, &relayed_for.asked).is_err_and(|error| match error.kind {
+            RequestErrorKind::NoAccount | RequestErrorKind::NotUsable => true,
+            RequestErrorKind::NoAgent => error.retry != Retry::Later,
+            _ => false,
+        });
     if is_behind || is_nothing_here {
         return Ok(None);
     }
     let method = if relayed_for.is_head { Method::HEAD } else { head.method.clone() };
-    let is_long = is_long(&method, target, relayed_for.upgrade);
-    let most = if is_long { LONG_HEAD_TIMEOUT } else { MAX_WAIT };
-    let request = PreparedRequest {
+    let request = AccountRequest::new(method, target).map_err(|_| RelayedCallError("its target"))?;
+    let request = request.upgrading(relayed_for.upgrade);
+    let request = AccountRequest {
         request_id: relayed_for.request_id,
-        method,
-        target: target.to_owned(),
         headers: cluster_headers(&head.headers),
-        body: Bytes::new(),
-        upgrade: relayed_for.upgrade,
         class,
         repeatable: relayed_for.repeatable,
-        deadline: Instant::now() + Duration::from_millis(relayed_for.deadline_ms).min(most),
         caller: relayed_for.caller,
-        on_asked: None,
         keep_answer: true,
+        ..request.within(Duration::from_millis(relayed_for.deadline_ms).min(MAX_WAIT))
     };
-    Ok(Some(ReceivedRequest { account_uid: account_uid.to_owned(), request, asked: relayed_for.asked }))
+    Ok(Some((request, relayed_for.asked)))
 }
 
-/// What ended a relayed request, for who records it.
-#[derive(Debug)]
-pub enum RelayedEnd<'e> {
-    /// An agent gave the head of an answer.
-    Answered(&'e AccountResponse),
-    /// There is no answer.
-    Failed(&'e RequestError),
-}
+/// Called with the head of the answer, or with the failure.
+pub type HeadObserver = Box<dyn FnOnce(Result<&AccountResponse, &RequestError>) + Send>;
 
-/// Called with the head of an answer, or with the failure.
-pub type HeadObserver = Box<dyn FnOnce(RelayedEnd<'_>) + Send>;
-
-impl ReceivedRequest {
-    /// The request.
-    pub fn request(&self) -> &PreparedRequest {
-        &self.request
-    }
-
-    /// Makes the request, with its body or with what its caller sends after the upgrade. Returns the parts of its answer.
-    pub fn answer(
-        mut self,
-        here: Arc<dyn ReplicaRequests>,
-        body: Bytes,
-        upgraded: Option<UpgradedBytes>,
-        observer: HeadObserver,
-    ) -> AnswerParts {
-        self.request.body = body;
-        let span = tracing::info_span!("relayed request", requestId = self.request.request_id);
-        let (parts, waiting) = mpsc::channel(MAX_WAITING_PARTS);
-        let answering = async move {
-            // An error: the other replica reads no more.
-            let _ = answer(here, self, upgraded, observer, &parts).await;
-        };
-        boxed(waiting, spawn_named("relayed request", answering.instrument(span)))
-    }
+/// Makes a relayed request. Returns the parts of its answer.
+pub fn answer(
+    here: Arc<dyn ReplicaRequests>,
+    account_uid: String,
+    (request, asked): (AccountRequest, Vec<AgentId>),
+    observer: HeadObserver,
+) -> AnswerParts {
+    let span = tracing::info_span!("relayed request", requestId = request.request_id);
+    let (parts, waiting) = mpsc::channel(MAX_WAITING_PARTS);
+    let answering = async move {
+        // An error: the other replica reads no more.
+        let _ = make(&*here, &account_uid, request, asked, observer, &parts).await;
+    };
+    boxed(waiting, spawn_named("relayed request", answering.instrument(span)))
 }
 
 /// Asks a process of an agent for the answer of a write. Returns the parts of its answer; `None`: the process is not
@@ -139,7 +107,7 @@ pub fn recall(
         let recalled = here.recall_here(&request_id, &agent, deadline, true);
         match while_read(&parts, recalled).await? {
             Ok(response) => say_answer(&parts, response).await,
-            Err(failure) => say(&parts, &AnswerLine::NotRecalled(failure)).await,
+            Err(error) => say(&parts, &AnswerLine::Failed(error)).await,
         }
     };
     Some(boxed(waiting, spawn_named("relayed recall", async move { drop(recalling.await) })))
@@ -181,47 +149,44 @@ async fn while_read<T>(
     }
 }
 
-async fn answer(
-    here: Arc<dyn ReplicaRequests>,
-    received: ReceivedRequest,
-    mut upgraded: Option<UpgradedBytes>,
+async fn make(
+    here: &dyn ReplicaRequests,
+    account_uid: &str,
+    mut request: AccountRequest,
+    mut asked: Vec<AgentId>,
     observer: HeadObserver,
     parts: &mpsc::Sender<Frame<Bytes>>,
 ) -> Result<(), Gone> {
-    let ReceivedRequest { account_uid, mut request, asked } = received;
     let (tell, mut told) = mpsc::channel(MAX_ASKED_AGENTS);
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
+        // There is room for as many as are asked.
+        let _ = tell.try_send(agent.clone());
+    }));
     // Who is asked is recorded of a write before it is sent. Of a read, the answer says it.
     let is_read = matches!(request.method, Method::GET | Method::HEAD) && !request.upgrade;
-    if !is_read {
-        request.on_asked = Some(Arc::new(move |agent: &AskedAgent| {
-            // There is room for as many as are asked.
-            let _ = tell.try_send(agent.clone());
-        }));
-    }
     let sent = {
-        let sending = here.send_here(&account_uid, &request, &mut upgraded, &asked);
+        let sending = here.send_here(account_uid, &request, &mut asked);
         tokio::pin!(sending);
         loop {
             tokio::select! {
                 biased;
                 () = parts.closed() => return Err(Gone),
-                Some(agent) = told.recv() => say(parts, &AnswerLine::Asked(agent)).await?,
+                Some(agent) = told.recv(), if !is_read => say(parts, &AnswerLine::Asked(agent)).await?,
                 sent = &mut sending => break sent,
             }
         }
     };
-    observer(match &sent {
-        Ok(response) => RelayedEnd::Answered(response),
-        Err(failure) => RelayedEnd::Failed(&failure.error),
-    });
-    // The caller lets each agent that was asked forget how the write ended there.
-    while let Ok(agent) = told.try_recv() {
-        say(parts, &AnswerLine::Asked(agent)).await?;
+    observer(sent.as_ref());
+    // The caller asks none of them again, and lets each forget how a write ended there.
+    if !is_read || sent.is_err() {
+        while let Ok(agent) = told.try_recv() {
+            say(parts, &AnswerLine::Asked(agent)).await?;
+        }
     }
     match sent {
         Ok(response) => say_answer(parts, response).await,
-        Err(failure) => {
-            say(parts, &AnswerLine::Failed(failure)).await?;
+        Err(error) => {
+            say(parts, &AnswerLine::Failed(error)).await?;
             end(parts, Ok(())).await
         }
     }

@@ -12,17 +12,15 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::answer_recovery::Suspects;
+use super::RequestRouter;
 use super::messages::{AnswerLine, MAX_LINE_BYTES, RelayedFor, proxy_path, read_end, relayed_headers};
-use super::{Attempted, RequestRouter};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AskedAgent, PreparedRequest, Repetition, RequestError,
-    SendFailure, UpgradedBytes,
+    AccountGrant, AccountRequest, AccountResponse, AskedAgent, Repetition, RequestError,
+    RequestErrorKind as Kind, Retry, Suspects, UpgradedBytes,
 };
-use crate::peers::{CallBody, CallError, CallFailure, NOT_HERE, RelayedAnswer, Replica};
+use crate::peers::{CallBody, CallError, NOT_HERE, RelayedAnswer, Replica};
 use kubesvc_core::AgentId;
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
-use kubesvc_core::wire::common::Failure;
 use kubesvc_runtime::telemetry::errors::chain;
 
 /// Slack beyond a request's deadline for the other replica to say that it has passed.
@@ -46,11 +44,10 @@ impl RequestRouter {
         &self,
         replica: &Replica,
         (uid, grant): RelayedAccount<'_>,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
+        request: &AccountRequest,
         asked: &[AgentId],
         asked_there: &mut Vec<AskedAgent>,
-    ) -> Result<AccountResponse, Attempted> {
+    ) -> Result<AccountResponse, RequestError> {
         // Agents that may be asked there, in case it does not say which one it asked.
         let suspects = self.suspects(&grant.zone, &replica.id);
         let left = request.deadline.saturating_duration_since(Instant::now());
@@ -65,11 +62,10 @@ impl RequestRouter {
             false => Full::new(request.body.clone()).map_err(|never| match never {}).boxed_unsync(),
         };
         let url = self.peers.url(replica, &proxy_path(uid, &request.target));
-        let call = relayed_call(request, &relayed_for, &url, body)
-            .map_err(|error| Attempted::Failed(Box::new(given_up(error))))?;
+        let call = relayed_call(request, &relayed_for, &url, body)?;
         let RelayedAnswer { body, slot } = match self.peers.relay_request(replica, call, deadline).await {
             Ok(answer) => answer,
-            Err(failure) => return Err(self.not_relayed(failure, grant, request, suspects)),
+            Err(error) => return Err(self.not_relayed(error, grant, request, suspects)),
         };
         let reading = read_head(AnswerReader::new(body), request, asked_there);
         let begun = timeout_at(deadline, reading).await;
@@ -77,11 +73,10 @@ impl RequestRouter {
         if !matches!(begun, Ok(Ok(_))) {
             self.metrics.failed.inc();
         }
-        let begun = begun.map_err(|why| {
+        let mut begun = begun.map_err(|why| {
             let last = asked_there.last().map(|agent| agent.process.clone());
             lost(request, &why, last.map_or(suspects, Suspects::certain))
-        })?;
-        let mut begun = begun.map_err(|failure| Attempted::Failed(Box::new(failure)))?;
+        })??;
         let agent = begun.agent.clone();
         if request.repetition() == Repetition::Recalled {
             let reading = timeout_at(deadline, begun.answer.whole()).await;
@@ -91,7 +86,7 @@ impl RequestRouter {
             return Ok(AccountResponse { status: begun.status, headers: begun.headers, body, agent });
         }
         if begun.status == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(sent) = upgraded.take()
+            && let Some(sent) = request.upgraded.lock().take()
         {
             // If it is not taken, the call has ended.
             let _ = give.send(sent);
@@ -103,59 +98,46 @@ impl RequestRouter {
 
     fn not_relayed(
         &self,
-        CallFailure { error, may_be_executed }: CallFailure,
+        error: CallError,
         grant: &AccountGrant,
-        request: &PreparedRequest,
+        request: &AccountRequest,
         suspects: Suspects,
-    ) -> Attempted {
-        if may_be_executed {
+    ) -> RequestError {
+        if matches!(error, CallError::Unreachable { .. }) {
             self.metrics.failed.inc();
-            return lost(request, &error.to_string(), suspects);
         }
-        let error = match error {
+        let (kind, retry) = match error {
             CallError::Refused { status: NOT_HERE, .. } => {
-                let (account, zone) = (grant.name.clone(), grant.zone.clone());
-                RequestError::NoAgent { account, zone, is_expected: false }
+                return RequestError::no_agent(&grant.name, &grant.zone, false);
             }
             CallError::Refused { status: 403, message, .. } => {
-                return Attempted::Failed(Box::new(given_up(RequestError::Forbidden(message))));
+                return RequestError::new(Kind::Forbidden, message);
             }
-            CallError::Unreachable { .. } => {
-                self.metrics.failed.inc();
-                RequestError::ReplicaAway(error.to_string())
+            CallError::Unreachable { may_be_executed: true, .. } => {
+                return lost(request, &error.to_string(), suspects);
             }
-            CallError::TooMany => RequestError::TooMany(error.to_string()),
-            CallError::Refused { .. } | CallError::Malformed { .. } => {
-                let message = error.to_string();
-                RequestError::NotSent(Failure { message, before_send: true, ..Failure::default() })
-            }
+            CallError::Unreachable { .. } => (Kind::NoAgent, Retry::Later),
+            CallError::TooMany => (Kind::TooMany, Retry::Elsewhere),
+            CallError::Refused { .. } | CallError::Malformed { .. } => (Kind::NotSent, Retry::Elsewhere),
         };
-        let next = AfterFailure::AskAnother;
-        Attempted::Failed(Box::new(SendFailure { error, next, asked: Vec::new() }))
+        RequestError { kind, message: error.to_string(), retry }
     }
 }
 
 /// What follows when the way to the other replica is lost.
-fn lost(request: &PreparedRequest, why: &str, suspects: Suspects) -> Attempted {
+fn lost(request: &AccountRequest, why: &str, suspects: Suspects) -> RequestError {
     let message = format!("the connection to the replica that has the agent was lost: {why}");
-    let (error, next) = match request.repetition() {
-        Repetition::Recalled => return Attempted::Lost(suspects),
-        Repetition::Any if Instant::now() >= request.deadline => {
-            (RequestError::NoAnswer { message, is_timeout: true }, AfterFailure::GiveUp)
-        }
-        Repetition::Any => (RequestError::NoAnswer { message, is_timeout: false }, AfterFailure::AskAnother),
-        Repetition::Once => (RequestError::Unknown(message), AfterFailure::GiveUp),
-    };
-    Attempted::Failed(Box::new(SendFailure { error, next, asked: suspects.named() }))
-}
-
-fn given_up(error: RequestError) -> SendFailure {
-    SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() }
+    match request.repetition() {
+        Repetition::Recalled => RequestError::recallable(suspects),
+        Repetition::Once => RequestError::unknown(&message),
+        Repetition::Any if Instant::now() >= request.deadline => RequestError::new(Kind::Timeout, message),
+        Repetition::Any => RequestError::new(Kind::NoAnswer, message).then(Retry::Elsewhere),
+    }
 }
 
 /// The call that relays a request to this URL.
 fn relayed_call(
-    request: &PreparedRequest,
+    request: &AccountRequest,
     relayed_for: &RelayedFor,
     url: &str,
     body: CallBody,
@@ -165,9 +147,9 @@ fn relayed_call(
     // A library may read a target otherwise than the cluster does, such as one with a fragment.
     call =
         call.filter(|call| call.uri().path_and_query().is_some_and(|target| url.ends_with(target.as_str())));
-    let mut call = call.ok_or_else(|| RequestError::Invalid {
-        message: format!("the target {:?} cannot be that of a request", request.target),
-        is_too_large: false,
+    let mut call = call.ok_or_else(|| {
+        let message = format!("the target {:?} cannot be that of a request", request.target);
+        RequestError::new(Kind::Invalid, message)
     })?;
     *call.headers_mut() = relayed_headers(request, relayed_for);
     Ok(call)
@@ -230,7 +212,7 @@ impl AnswerReader {
     /// The next bytes; `None` if the answer is whole. Cancel safe.
     ///
     /// # Errors
-    /// The connection broke: [`RequestError::Cut`]. Or the other replica has not all of it, and says why.
+    /// The connection broke: [`Cut`](Kind::Cut). Or the other replica has not all of it, and says why.
     async fn bytes(&mut self) -> Option<Result<Bytes, RequestError>> {
         if !self.rest.is_empty() {
             return Some(Ok(self.rest.split().freeze()));
@@ -240,7 +222,7 @@ impl AnswerReader {
                 Ok(bytes) => return Some(Ok(bytes)),
                 Err(frame) => read_end(frame.trailers_ref()),
             },
-            Some(Err(error)) => Err(RequestError::Cut(chain(&error))),
+            Some(Err(error)) => Err(RequestError::cut(&chain(&error))),
             None => read_end(None),
         };
         end.err().map(Err)
@@ -258,7 +240,7 @@ impl AnswerReader {
                     body.extend_from_slice(&bytes);
                 }
                 Some(Ok(_)) => return Err("it is too long".to_owned()),
-                Some(Err(RequestError::Cut(why))) => return Err(why),
+                Some(Err(error)) if error.kind == Kind::Cut => return Err(error.message),
                 Some(Err(error)) => return Ok(Err(error)),
                 None => return Ok(Ok(body.freeze())),
             }
@@ -272,9 +254,9 @@ impl AnswerReader {
 /// The connection broke.
 async fn read_head(
     mut answer: AnswerReader,
-    request: &PreparedRequest,
+    request: &AccountRequest,
     asked: &mut Vec<AskedAgent>,
-) -> Result<Result<Begun, SendFailure>, String> {
+) -> Result<Result<Begun, RequestError>, String> {
     loop {
         match answer.line().await? {
             AnswerLine::Asked(agent) => {
@@ -284,13 +266,12 @@ async fn read_head(
                     asked.push(agent);
                 }
             }
-            AnswerLine::Failed(failure) => return Ok(Err(failure)),
+            AnswerLine::Failed(error) => return Ok(Err(error)),
             AnswerLine::Head(head) => {
                 let agent = asked.last().cloned().ok_or("no agent was named")?;
                 let (status, headers) = head.read().ok_or("the head was malformed")?;
                 return Ok(Ok(Begun { agent, status, headers, answer }));
             }
-            AnswerLine::NotRecalled(_) => return Err("a line was not in order".to_owned()),
         }
     }
 }

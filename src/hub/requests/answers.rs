@@ -8,10 +8,11 @@ use prost::bytes::{Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::AgentStream;
 use super::counts::CountedRequest;
-use super::outcome::AttemptFailure;
-use crate::connected_agents::{AccountResponse, ByteStream, Repetition, RequestError, UpgradedBytes};
+use super::{AgentStream, outcome};
+use crate::connected_agents::{
+    AccountResponse, ByteStream, Repetition, RequestError, RequestErrorKind, UpgradedBytes,
+};
 use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
 use kubesvc_core::requests::headers::is_status;
 use kubesvc_core::requests::streams::Event;
@@ -26,19 +27,8 @@ use kubesvc_runtime::shutdown::spawn_named;
 pub(super) enum Answer {
     /// Its body follows.
     Streamed(Head, Exchange<HubEnd>),
-    /// Of a write.
-    Whole(Head, Result<Bytes, MissingBody>),
-}
-
-/// Why the answer of a write has no body. Its status is the cluster's, whatever became of its body.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum MissingBody {
-    /// The hub keeps no larger one.
-    #[error("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")]
-    TooLarge,
-    /// The agent has not kept it.
-    #[error("{0}")]
-    NotKept(String),
+    /// Of a write. Its status is the cluster's, whatever became of its body.
+    Whole(Head, Result<Bytes, RequestError>),
 }
 
 /// What the reading of a body has to do with.
@@ -62,10 +52,7 @@ pub(super) fn response(
     let agent = stream.asked_agent();
     let is_for_upgrade = upgraded.is_some();
     let (head, body): (_, ByteStream<RequestError>) = match answer {
-        Answer::Whole(head, body) => {
-            let body = body.map_err(|missing| RequestError::Cut(missing.to_string()));
-            (head, stream::once(std::future::ready(body)).boxed())
-        }
+        Answer::Whole(head, body) => (head, stream::once(std::future::ready(body)).boxed()),
         Answer::Streamed(head, exchange) => {
             let exchange = Arc::new(exchange);
             let is_upgraded =
@@ -96,11 +83,8 @@ pub(super) fn response(
         .and_then(|status| u16::try_from(status).ok())
         .and_then(|status| StatusCode::from_u16(status).ok());
     let (Some(status), Some(headers)) = (status, header_map(head.headers)) else {
-        let message = "the agent's answer has a head that no answer has".to_owned();
-        return Err(match repetition {
-            Repetition::Any => RequestError::NoAnswer { message, is_timeout: false },
-            Repetition::Recalled | Repetition::Once => RequestError::Unknown(message),
-        });
+        let why = "the agent's answer has a head that no answer has";
+        return Err(outcome::given_up(RequestErrorKind::NoAnswer, why, repetition));
     };
     Ok(AccountResponse { status, headers, body, agent })
 }
@@ -140,7 +124,7 @@ async fn next_part(
     let event = tokio::select! {
         biased;
         () = answer.taken.cancelled() => {
-            return Some((Err(RequestError::Cut("the account was taken from the agent".to_owned())), None));
+            return Some((Err(RequestError::cut("the account was taken from the agent")), None));
         }
         () = answer.ending(), if answer.lines.is_at_line_end() => return None,
         event = answer.exchange.event() => event,
@@ -151,9 +135,9 @@ async fn next_part(
             Some((Ok(bytes), Some(answer)))
         }
         Event::End => None,
-        Event::Stopped(failure) => Some((Err(RequestError::Cut(failure.message)), None)),
-        Event::Broken(why) => Some((Err(RequestError::Cut(why.to_owned())), None)),
-        Event::Head(_) => Some((Err(RequestError::Cut("it has two heads".to_owned())), None)),
+        Event::Stopped(failure) => Some((Err(RequestError::cut(&failure.message)), None)),
+        Event::Broken(why) => Some((Err(RequestError::cut(why)), None)),
+        Event::Head(_) => Some((Err(RequestError::cut("it has two heads")), None)),
     }
 }
 
@@ -172,37 +156,41 @@ async fn pass_on(mut sent: ByteStream<std::io::Error>, exchange: Arc<Exchange<Hu
     exchange.end();
 }
 
-/// Waits for the head of an answer.
-pub(super) async fn head(exchange: &Exchange<HubEnd>) -> Result<Head, AttemptFailure> {
+/// Waits for the head of an answer; `broken` is the error for a stream that is lost.
+pub(super) async fn head(
+    exchange: &Exchange<HubEnd>,
+    repetition: Repetition,
+    broken: impl Fn(&'static str) -> RequestError,
+) -> Result<Head, RequestError> {
     match exchange.event().await {
         Event::Head(head) => Ok(head),
-        Event::Stopped(failure) => Err(AttemptFailure::Stopped(failure)),
-        Event::Broken(why) => Err(AttemptFailure::Broken(why)),
-        Event::Data(_) | Event::End => Err(AttemptFailure::Broken("its head did not come first")),
+        Event::Stopped(failure) => Err(outcome::stopped(failure, repetition)),
+        Event::Broken(why) => Err(broken(why)),
+        Event::Data(_) | Event::End => Err(broken("its head did not come first")),
     }
 }
 
-/// A whole answer, or its head alone.
-pub(super) type ReadAnswer = Result<(Head, Result<Bytes, MissingBody>), Head>;
-
 /// Reads the answer of a write to its end.
-pub(super) async fn whole(exchange: &Exchange<HubEnd>, head: Head) -> Result<ReadAnswer, AttemptFailure> {
+pub(super) async fn whole(
+    exchange: &Exchange<HubEnd>,
+    head: Head,
+    broken: impl Fn(&'static str) -> RequestError,
+) -> Result<Answer, RequestError> {
     let mut body = BytesMut::new();
-    loop {
+    let missing = |why: &str| Err(RequestError::cut(why));
+    let body = loop {
         match exchange.event().await {
             Event::Data(bytes) if body.len() + bytes.len() <= MAX_WRITE_ANSWER_BYTES => {
                 body.extend_from_slice(&bytes);
             }
-            Event::Data(_) => {
-                return Ok(Ok((head, Err(MissingBody::TooLarge))));
-            }
-            Event::End => return Ok(Ok((head, Ok(body.freeze())))),
-            Event::Stopped(failure) if failure.class() == Class::TooLarge => {
-                return Ok(Ok((head, Err(MissingBody::NotKept(failure.message)))));
-            }
-            Event::Stopped(failure) => return Err(AttemptFailure::Stopped(failure)),
-            Event::Broken(why) => return Err(AttemptFailure::Broken(why)),
-            Event::Head(_) => return Err(AttemptFailure::Broken("it has two heads")),
+            Event::Data(_) => break missing(&format!("it has more than {MAX_WRITE_ANSWER_BYTES} bytes")),
+            Event::End => break Ok(body.freeze()),
+            // The agent has not kept it.
+            Event::Stopped(failure) if failure.class() == Class::TooLarge => break missing(&failure.message),
+            Event::Stopped(failure) => return Err(outcome::stopped(failure, Repetition::Recalled)),
+            Event::Broken(why) => return Err(broken(why)),
+            Event::Head(_) => return Err(broken("it has two heads")),
         }
-    }
+    };
+    Ok(Answer::Whole(head, body))
 }

@@ -2,7 +2,7 @@
 
 use kubesvc_core::{AgentId, GrantEpoch, GrantPhase, KubesvcAccount, State, ZoneId};
 
-use crate::connected_agents::RequestError;
+use crate::connected_agents::{RequestError, RequestErrorKind};
 use crate::hub::sessions::ledger::HeldAtAgent;
 use crate::informers::version_of;
 
@@ -43,11 +43,7 @@ pub(super) fn usable(account: &KubesvcAccount) -> Result<UsableAccount, RequestE
     let status = account.status_or_default();
     let state = status.state();
     let is_changing = matches!(state, State::Activating | State::Failed);
-    let refused = || RequestError::NotUsable {
-        account: account.account_name().to_owned(),
-        state: state.as_str().to_owned(),
-        why: None,
-    };
+    let refused = || not_usable(account.account_name(), state, "it takes no requests");
     let is_open = status.phase() == GrantPhase::Open && (state == State::Active || is_changing);
     let zone =
         status.granted_zone().filter(|_| is_open && !account.is_being_deleted()).ok_or_else(refused)?;
@@ -74,7 +70,11 @@ pub(super) fn takes_requests(account: &KubesvcAccount) -> Result<UsableAccount, 
         "its cluster refuses the account's credential (401); renew it, as `kubectl kubesvc why {}` says",
         usable.name
     );
-    Err(RequestError::NotUsable { account: usable.name, state: State::Failed.to_string(), why: Some(why) })
+    Err(not_usable(&usable.name, State::Failed, &why))
+}
+
+fn not_usable(account: &str, state: State, why: &str) -> RequestError {
+    RequestError::new(RequestErrorKind::NotUsable, format!("account {account} is {state}: {why}"))
 }
 
 impl UsableAccount {

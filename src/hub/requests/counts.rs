@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio_util::sync::CancellationToken;
 
-use crate::connected_agents::RequestError;
+use crate::connected_agents::{RequestError, RequestErrorKind};
 use kubesvc_core::ZoneId;
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
 
@@ -69,16 +69,15 @@ impl RequestCounts {
         is_long: bool,
         body: usize,
     ) -> Result<CountedRequest, RequestError> {
+        let too_many = |message: String| RequestError::new(RequestErrorKind::TooMany, message);
         let mut counted = self.counted.lock();
         let kind = usize::from(is_long);
         let max = [MAX_SHORT_OF_ACCOUNT, MAX_LONG_OF_ACCOUNT][kind];
         if counted.total >= MAX_OF_REPLICA {
-            return Err(RequestError::TooMany(format!(
-                "{MAX_OF_REPLICA} requests run at this replica; try again"
-            )));
+            return Err(too_many(format!("{MAX_OF_REPLICA} requests run at this replica; try again")));
         }
         if counted.bodies + body > MAX_BODIES_BYTES {
-            return Err(RequestError::TooMany(
+            return Err(too_many(
                 "the bodies of requests have no room at this replica; try again".to_owned(),
             ));
         }
@@ -86,7 +85,7 @@ impl RequestCounts {
             counted.accounts.get(uid).filter(|one| one.zone == *zone && !one.taken.is_cancelled());
         if of_account.is_some_and(|one| one.running[kind] >= max) {
             let what = if is_long { "watches and other long requests" } else { "requests" };
-            return Err(RequestError::TooMany(format!("{max} {what} of the account run; try again")));
+            return Err(too_many(format!("{max} {what} of the account run; try again")));
         }
         if of_account.is_none() {
             counted.entries += 1;

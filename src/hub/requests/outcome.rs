@@ -1,99 +1,72 @@
 //! What a failure of one agent means for a request. Pure.
 
-use kubesvc_core::requests::streams::UNSENT;
+use kubesvc_core::requests::streams::{LOST, UNSENT};
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
 
-use crate::connected_agents::RequestError;
+use crate::connected_agents::{
+    AnsweringAgent, Repetition, RequestError, RequestErrorKind as Kind, Retry, Suspects,
+};
 
-/// How one attempt at an agent failed, before an answer was given on.
-#[derive(Clone, Debug)]
-pub(super) enum AttemptFailure {
-    /// The agent ended it.
-    Stopped(Failure),
-    /// The stream was lost, or a frame was not in order.
-    Broken(&'static str),
-    /// The time limit passed.
-    TimedOut,
-    /// The account was taken from its zone.
-    Taken,
+/// The agent ended the request.
+pub(super) fn stopped(failure: Failure, repetition: Repetition) -> RequestError {
+    let class = failure.class();
+    let (kind, retry) = match class {
+        Class::Forbidden if failure.before_send => (Kind::Forbidden, Retry::Never),
+        Class::BadReference if failure.before_send => (Kind::Invalid, Retry::Never),
+        Class::TooLarge if failure.before_send => (Kind::TooLarge, Retry::Never),
+        _ if failure.before_send => (Kind::NotSent, Retry::Elsewhere),
+        _ if repetition != Repetition::Any => return RequestError::unknown(&failure.message),
+        Class::Timeout => (Kind::Timeout, Retry::Never),
+        _ => (Kind::NoAnswer, Retry::Elsewhere),
+    };
+    RequestError { kind, message: failure.message, retry }
 }
 
-/// What follows.
-#[derive(Clone, Debug)]
-pub(super) enum NextStep {
-    /// Certainly nothing was executed: another agent may be asked, once; else this is the answer.
-    AskAnother(RequestError),
-    /// The answer of the write is recalled from the same process.
-    Recall,
-    /// This is the answer.
-    GiveUp(RequestError),
-}
-
-/// Decides what follows a failure; `is_write` says that the request may not be executed twice.
-pub(super) fn after(failure: AttemptFailure, is_write: bool) -> NextStep {
-    match failure {
-        AttemptFailure::Stopped(failure) if failure.before_send => of_refusal(failure),
-        AttemptFailure::Stopped(failure) if is_write => {
-            NextStep::GiveUp(RequestError::Unknown(failure.message))
-        }
-        AttemptFailure::Stopped(failure) => {
-            let is_timeout = failure.class() == Class::Timeout;
-            let error = RequestError::NoAnswer { message: failure.message, is_timeout };
-            if is_timeout { NextStep::GiveUp(error) } else { NextStep::AskAnother(error) }
-        }
-        AttemptFailure::Broken(UNSENT) => {
-            let message = UNSENT.to_owned();
-            NextStep::AskAnother(RequestError::NotSent(Failure {
-                message,
-                before_send: true,
-                ..Failure::default()
-            }))
-        }
-        AttemptFailure::Broken(_) if is_write => NextStep::Recall,
-        AttemptFailure::Broken(why) => {
-            NextStep::AskAnother(RequestError::NoAnswer { message: why.to_owned(), is_timeout: false })
-        }
-        AttemptFailure::Taken => {
-            let message = "the account was taken from its zone while the request ran".to_owned();
-            NextStep::GiveUp(if is_write {
-                RequestError::Unknown(message)
-            } else {
-                RequestError::NoAnswer { message, is_timeout: false }
-            })
-        }
-        AttemptFailure::TimedOut if is_write => {
-            NextStep::GiveUp(RequestError::Unknown("the cluster did not answer in time".to_owned()))
-        }
-        AttemptFailure::TimedOut => {
-            let message = "the cluster did not answer in time".to_owned();
-            NextStep::GiveUp(RequestError::NoAnswer { message, is_timeout: true })
-        }
+/// The stream to this process was lost, or a frame was not in order.
+pub(super) fn broken(why: &str, repetition: Repetition, agent: AnsweringAgent) -> RequestError {
+    match repetition {
+        _ if why == UNSENT => RequestError::new(Kind::NotSent, why).then(Retry::Later),
+        Repetition::Recalled => RequestError::recallable(Suspects::certain(agent)),
+        Repetition::Once => RequestError::unknown("the connection to the agent was lost"),
+        // The agent has just died.
+        Repetition::Any if why == LOST => RequestError::new(Kind::NoAnswer, why).then(Retry::Later),
+        Repetition::Any => RequestError::new(Kind::NoAnswer, why).then(Retry::Elsewhere),
     }
 }
 
-/// What follows when certainly nothing was executed.
-fn of_refusal(failure: Failure) -> NextStep {
-    match failure.class() {
-        Class::Forbidden => NextStep::GiveUp(RequestError::Forbidden(failure.message)),
-        Class::BadReference => {
-            NextStep::GiveUp(RequestError::Invalid { message: failure.message, is_too_large: false })
-        }
-        Class::TooLarge => {
-            NextStep::GiveUp(RequestError::Invalid { message: failure.message, is_too_large: true })
-        }
-        _ => NextStep::AskAnother(RequestError::NotSent(failure)),
-    }
+/// The time limit passed.
+pub(super) fn timed_out(repetition: Repetition) -> RequestError {
+    given_up(Kind::Timeout, "the cluster did not answer in time", repetition)
+}
+
+/// The account was taken from its zone.
+pub(super) fn taken(repetition: Repetition) -> RequestError {
+    given_up(Kind::NoAnswer, "the account was taken from its zone while the request ran", repetition)
+}
+
+/// The end of a request that was sent: of this kind if it may be executed twice, else unknown.
+pub(super) fn given_up(kind: Kind, why: &str, repetition: Repetition) -> RequestError {
+    if repetition == Repetition::Any { RequestError::new(kind, why) } else { RequestError::unknown(why) }
 }
 
 #[cfg(test)]
 mod tests {
-    use kubesvc_core::requests::streams::LOST;
-
     use super::*;
 
-    fn stopped(class: Class, before_send: bool) -> AttemptFailure {
-        AttemptFailure::Stopped(Failure { class: class.into(), before_send, ..Failure::default() })
+    const WRITE: Repetition = Repetition::Recalled;
+    const READ: Repetition = Repetition::Any;
+
+    fn process() -> AnsweringAgent {
+        AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() }
+    }
+
+    fn stopped(class: Class, before_send: bool, repetition: Repetition) -> RequestError {
+        super::stopped(Failure { class: class.into(), before_send, ..Failure::default() }, repetition)
+    }
+
+    fn broken(why: &str, repetition: Repetition) -> RequestError {
+        super::broken(why, repetition, process())
     }
 
     #[test]
@@ -101,34 +74,47 @@ mod tests {
         let all =
             [Class::Unreachable, Class::Timeout, Class::Internal, Class::OutcomeUnknown, Class::NotFound];
         for class in all {
-            assert!(matches!(after(stopped(class, true), true), NextStep::AskAnother(_)), "{class:?}");
-            let unknown = after(stopped(class, false), true);
-            assert!(matches!(unknown, NextStep::GiveUp(RequestError::Unknown(_))), "{class:?}");
+            assert!(stopped(class, true, WRITE).goes_elsewhere(), "{class:?}");
+            let unknown = stopped(class, false, WRITE);
+            assert_eq!((unknown.kind, unknown.retry), (Kind::Unknown, Retry::Never), "{class:?}");
         }
-        assert!(matches!(after(AttemptFailure::Broken(UNSENT), true), NextStep::AskAnother(_)));
-        assert!(matches!(after(AttemptFailure::Broken(LOST), true), NextStep::Recall));
-        assert!(matches!(after(AttemptFailure::Broken("it has two heads"), true), NextStep::Recall));
-        assert!(matches!(after(AttemptFailure::TimedOut, true), NextStep::GiveUp(RequestError::Unknown(_))));
+        assert!(broken(UNSENT, WRITE).goes_elsewhere());
+        for why in [LOST, "it has two heads"] {
+            assert_eq!(broken(why, WRITE).retry, Retry::Recall(Suspects::certain(process())));
+            assert_eq!(broken(why, Repetition::Once).retry, Retry::Never);
+        }
+        for error in [timed_out(WRITE), taken(WRITE), broken(LOST, WRITE), broken(LOST, Repetition::Once)] {
+            assert_eq!(error.kind, Kind::Unknown);
+        }
+        assert_eq!(timed_out(WRITE).retry, Retry::Never);
     }
 
     #[test]
     fn a_read_goes_to_another_agent_unless_its_time_is_over_or_its_owner_forbids_it() {
-        assert!(matches!(after(stopped(Class::Unreachable, false), false), NextStep::AskAnother(_)));
-        assert!(matches!(after(AttemptFailure::Broken(LOST), false), NextStep::AskAnother(_)));
-        assert!(matches!(after(AttemptFailure::TimedOut, false), NextStep::GiveUp(_)));
-        let forbidden = after(stopped(Class::Forbidden, true), false);
-        assert!(matches!(forbidden, NextStep::GiveUp(RequestError::Forbidden(_))));
+        assert!(stopped(Class::Unreachable, false, READ).goes_elsewhere());
+        assert!(broken(LOST, READ).goes_elsewhere());
+        for error in [timed_out(READ), stopped(Class::Timeout, false, READ)] {
+            assert_eq!((error.kind, error.retry), (Kind::Timeout, Retry::Never));
+        }
+        let forbidden = stopped(Class::Forbidden, true, READ);
+        assert_eq!((forbidden.kind, forbidden.retry), (Kind::Forbidden, Retry::Never));
     }
 
     #[test]
     fn what_is_said_of_an_outcome_agrees_with_whether_something_may_have_been_executed() {
-        for is_write in [false, true] {
-            for failure in [stopped(Class::Overloaded, true), AttemptFailure::Broken(UNSENT)] {
-                let NextStep::AskAnother(error) = after(failure, is_write) else {
-                    unreachable!("nothing was executed")
-                };
-                assert!(error.is_before_send());
+        for repetition in [READ, WRITE, Repetition::Once] {
+            for error in [stopped(Class::Overloaded, true, repetition), broken(UNSENT, repetition)] {
+                assert!(error.goes_elsewhere() && error.is_before_send());
             }
+            assert!(!broken(LOST, repetition).is_before_send());
         }
+    }
+
+    #[test]
+    fn a_caller_is_told_to_try_again_when_the_agent_has_just_died() {
+        assert_eq!(broken(UNSENT, WRITE).retry, Retry::Later);
+        assert_eq!(broken(LOST, READ).retry, Retry::Later);
+        assert_eq!(broken("it has two heads", READ).retry, Retry::Elsewhere);
+        assert_eq!(stopped(Class::NotFound, true, READ).retry, Retry::Elsewhere);
     }
 }

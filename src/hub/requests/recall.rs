@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::{Answer, BodyReading, head, response, whole};
-use super::outcome::{self, AttemptFailure, NextStep};
+use super::answers::{BodyReading, head, response, whole};
 use super::sending::is_settled;
 use super::{AgentStream, Requests};
-use crate::connected_agents::{AccountResponse, AnsweringAgent, RecallFailure, Repetition, RequestError};
+use crate::connected_agents::{AccountResponse, AnsweringAgent, Repetition, RequestError, Suspects};
 use kubesvc_core::KubesvcAgent;
 use kubesvc_core::requests::wire::Opening;
 use kubesvc_core::wire::ops::Recall;
@@ -21,44 +20,29 @@ impl Requests {
         agent: &AnsweringAgent,
         deadline: Instant,
         keep_answer: bool,
-    ) -> Result<AccountResponse, RecallFailure> {
-        let unknown = |why: &str| Err(RecallFailure::Settled(RequestError::Unknown(why.to_owned())));
+    ) -> Result<AccountResponse, RequestError> {
         if self.is_gone(agent) {
-            return unknown("the agent's process that had the request is gone");
+            return Err(RequestError::unknown("the agent's process that had the request is gone"));
         }
+        // Also after a frame out of order: the recall is lost, not the write.
+        let not_here = |_: &'static str| RequestError::recallable(Suspects::certain(agent.clone()));
         let recall = Recall { request_id: request_id.to_owned(), boot_id: agent.boot_id.as_str().to_owned() };
         let opened = self.stream_of_process(agent).and_then(|stream| {
             let exchange = stream.channel.open(|_| Opening::Recall(recall))?;
             Some((stream, exchange))
         });
-        let Some((stream, exchange)) = opened else { return Err(RecallFailure::NotHere) };
+        let (stream, exchange) = opened.ok_or_else(|| not_here(""))?;
         self.metrics.recalls.inc();
         exchange.end();
-        let recalling = async { whole(&exchange, head(&exchange).await?).await };
-        let answered = timeout_at(deadline, recalling).await.unwrap_or(Err(AttemptFailure::TimedOut));
+        let recalling = async {
+            let head = head(&exchange, Repetition::Recalled, not_here).await?;
+            whole(&exchange, head, not_here).await
+        };
+        let answered = timeout_at(deadline, recalling).await.map_err(|_| RequestError::not_recalled())?;
         if is_settled(&answered) && !keep_answer {
             stream.forget(request_id);
         }
-        match answered {
-            Ok(Ok((head, body))) => {
-                let answer = Answer::Whole(head, body);
-                response(&stream, answer, Repetition::Recalled, BodyReading::default())
-                    .map_err(RecallFailure::Settled)
-            }
-            Ok(Err(_)) => unknown("the agent's answer has no end"),
-            // The recall is lost, not the write.
-            Err(AttemptFailure::Broken(_)) => Err(RecallFailure::NotHere),
-            Err(AttemptFailure::TimedOut) => Err(RecallFailure::TimedOut),
-            Err(failure) => match outcome::after(failure, true) {
-                NextStep::AskAnother(error) => Err(RecallFailure::NotSent(error)),
-                NextStep::GiveUp(error) => Err(if error.is_before_send() {
-                    RecallFailure::NotSent(error)
-                } else {
-                    RecallFailure::Settled(error)
-                }),
-                NextStep::Recall => Err(RecallFailure::NotHere),
-            },
-        }
+        response(&stream, answered?, Repetition::Recalled, BodyReading::default())
     }
 
     /// Whether a later process of the agent is connected here. Ids of processes are ULIDs. Another zone may have an

@@ -11,20 +11,18 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answer, BodyReading, head, response, whole};
 use super::choice::{self, AgentCandidate, UsableAccount};
 use super::counts::RequestCounts;
-use super::outcome::{self, AttemptFailure, NextStep};
+use super::outcome;
 use super::{AgentStream, Requests};
 use crate::connected_agents::{
-    AccountGrant, AccountResponse, AfterFailure, AnsweringAgent, MAX_ASKED_AGENTS, PreparedRequest,
-    RecallFailure, Repetition, ReplicaRequests, RequestError, SendFailure, UpgradedBytes,
+    AccountGrant, AccountRequest, AccountResponse, AnsweringAgent, MAX_ASKED_AGENTS, Repetition,
+    ReplicaRequests, RequestError, RequestErrorKind as Kind, Retry,
 };
 use crate::hub::account_objects::is_still_granted;
 use crate::hub::sessions::session::Session;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::requests::headers::passed_on;
-use kubesvc_core::requests::target::RequestPath;
 use kubesvc_core::requests::wire::Opening;
-use kubesvc_core::wire::common::failure::Class;
-use kubesvc_core::wire::common::{AccountRef, Failure};
+use kubesvc_core::wire::common::AccountRef;
 use kubesvc_core::wire::ops::{ApplySettings, Header, Open};
 use kubesvc_core::{AgentId, KubesvcAccount, State, ZoneId};
 use kubesvc_runtime::request_channel::wire_headers;
@@ -36,7 +34,7 @@ const TAKEN_WRITE_TIME: Duration = Duration::from_secs(5);
 #[async_trait]
 impl ReplicaRequests for Requests {
     fn grant(&self, account_uid: &str) -> Result<AccountGrant, RequestError> {
-        let account = self.context.accounts.by_uid(account_uid).ok_or(RequestError::NoAccount)?;
+        let account = self.context.accounts.by_uid(account_uid).ok_or_else(RequestError::no_account)?;
         let usable = choice::usable(&account)?;
         let holders = account.status_or_default().agents.clone();
         Ok(AccountGrant { name: usable.name, zone: usable.zone, epoch: usable.epoch, holders })
@@ -63,20 +61,19 @@ impl ReplicaRequests for Requests {
     async fn send_here(
         &self,
         account_uid: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
-        asked: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure> {
-        let (class, started) = (request.class, Instant::now());
-        let sent = self.send_counted(account_uid, request, upgraded, asked).await;
+        request: &AccountRequest,
+        asked: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError> {
+        let (class, started, asked_before) = (request.class, Instant::now(), asked.len());
+        let sent = self.send_counted(account_uid, request, asked).await;
         match &sent {
             Ok(_) => {
                 self.metrics.head_seconds.observe(started.elapsed().as_secs_f64());
                 self.metrics.count(class, "answered");
             }
             // Another replica may have an agent.
-            Err(failure) if failure.asked.is_empty() && failure.next == AfterFailure::AskAnother => {}
-            Err(failure) => self.metrics.count(class, word_of(failure)),
+            Err(error) if asked.len() == asked_before && error.goes_elsewhere() => {}
+            Err(error) => self.metrics.count(class, word_of(error)),
         }
         sent
     }
@@ -87,7 +84,7 @@ impl ReplicaRequests for Requests {
         agent: &AnsweringAgent,
         deadline: Instant,
         keep_answer: bool,
-    ) -> Result<AccountResponse, RecallFailure> {
+    ) -> Result<AccountResponse, RequestError> {
         self.recall(request_id, agent, deadline, keep_answer).await
     }
 
@@ -117,7 +114,7 @@ fn owes_an_answer(session: &Session, account: &UsableAccount) -> bool {
 
 /// A request with what every Open of it has.
 struct OpenTemplate<'r> {
-    request: &'r PreparedRequest,
+    request: &'r AccountRequest,
     headers: Vec<Header>,
     repetition: Repetition,
     /// Cancelled when the account is taken from its zone.
@@ -126,45 +123,30 @@ struct OpenTemplate<'r> {
 
 impl Requests {
     fn usable(&self, uid: &str) -> Result<UsableAccount, RequestError> {
-        let account = self.context.accounts.by_uid(uid).ok_or(RequestError::NoAccount)?;
+        let account = self.context.accounts.by_uid(uid).ok_or_else(RequestError::no_account)?;
         choice::takes_requests(&account)
     }
 
     async fn send_counted(
         &self,
         uid: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
-        asked: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure> {
-        let account = self.usable(uid).map_err(given_up)?;
-        let path = RequestPath::read(request.target.as_bytes()).map_err(|error| given_up(invalid(&error)))?;
-        let headers = passed_on(wire_headers(&request.headers)).map_err(|error| given_up(invalid(&error)))?;
-        let is_long = request.upgrade || path.is_long(request.method.as_str());
-        let counted = self.counts.add((uid, &account.zone), is_long, request.body.len());
-        let counted = counted.map_err(given_up)?;
+        request: &AccountRequest,
+        asked: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError> {
+        let account = self.usable(uid)?;
+        let headers = passed_on(wire_headers(&request.headers))
+            .map_err(|error| RequestError::new(Kind::Invalid, error.to_string()))?;
+        let counted = self.counts.add((uid, &account.zone), request.is_long(), request.body.len())?;
         let repetition = request.repetition();
-        let checked = OpenTemplate { request, headers, repetition, taken: counted.taken.clone() };
-        let mut tried = asked.to_vec();
-        let answered = self.ask_agents(&account, &checked, &mut tried).await;
-        let of_here = tried.split_off(asked.len());
-        match answered {
-            Ok((stream, answer)) => {
-                let reading = BodyReading {
-                    upgraded: upgraded.take(),
-                    counted: Some(counted),
-                    ends_with: path
-                        .watches_objects(request.method.as_str())
-                        .then(|| self.context.stopping.clone()),
-                };
-                response(&stream, answer, checked.repetition, reading).map_err(|error| SendFailure {
-                    error,
-                    next: AfterFailure::GiveUp,
-                    asked: of_here,
-                })
-            }
-            Err((error, next)) => Err(SendFailure { error, next, asked: of_here }),
-        }
+        let template = OpenTemplate { request, headers, repetition, taken: counted.taken.clone() };
+        let (stream, answer) = self.ask_agents(&account, &template, asked).await?;
+        let watches = request.path.watches_objects(request.method.as_str());
+        let reading = BodyReading {
+            upgraded: request.upgraded.lock().take(),
+            counted: Some(counted),
+            ends_with: watches.then(|| self.context.stopping.clone()),
+        };
+        response(&stream, answer, repetition, reading)
     }
 
     /// Asks an agent, and another one if certainly nothing was executed. Adds those that were asked to `asked`.
@@ -173,15 +155,13 @@ impl Requests {
         account: &UsableAccount,
         request: &OpenTemplate<'_>,
         asked: &mut Vec<AgentId>,
-    ) -> Result<(Arc<AgentStream>, Answer), (RequestError, AfterFailure)> {
+    ) -> Result<(Arc<AgentStream>, Answer), RequestError> {
         let mut last_error = None;
         while asked.len() < MAX_ASKED_AGENTS {
             // Looked at again for each agent: its Lease may have run out while one was asked.
             if !self.is_current() {
-                let message =
-                    "this replica has not renewed its Lease in time; another one answers".to_owned();
-                let failure = Failure { message, before_send: true, ..Failure::default() };
-                return Err((RequestError::NotSent(failure), AfterFailure::AskAnother));
+                let message = "this replica has not renewed its Lease in time; another one answers";
+                return Err(RequestError::new(Kind::NotSent, message).then(Retry::Elsewhere));
             }
             let stream = match self.choose(account, asked) {
                 Some(stream) => stream,
@@ -190,26 +170,18 @@ impl Requests {
             };
             asked.push(stream.session.agent.id.clone());
             request.request.asked(&stream.asked_agent());
-            let failure = match self.attempt(&stream, account, request).await {
+            match self.attempt(&stream, account, request).await {
                 Ok(answer) => return Ok((stream, answer)),
-                Err(failure) => failure,
-            };
-            let lost = || RequestError::Unknown("the connection to the agent was lost".to_owned());
-            match outcome::after(failure, request.repetition != Repetition::Any) {
                 // It stops: another one, or none that is there now, says why there is no answer.
-                NextStep::AskAnother(RequestError::NotSent(_)) if stream.session.is_draining() => {}
-                NextStep::AskAnother(error) => last_error = Some(error),
-                NextStep::GiveUp(error) => return Err((error, AfterFailure::GiveUp)),
-                NextStep::Recall if request.repetition == Repetition::Once => {
-                    return Err((lost(), AfterFailure::GiveUp));
-                }
-                NextStep::Recall => return Err((lost(), AfterFailure::Recall(stream.agent()))),
+                Err(error) if error.kind == Kind::NotSent && stream.session.is_draining() => {}
+                Err(error) if error.goes_elsewhere() => last_error = Some(error),
+                Err(error) => return Err(error),
             }
             if Instant::now() >= request.request.deadline {
                 break;
             }
         }
-        Err((last_error.unwrap_or_else(|| self.no_agent(account)), AfterFailure::AskAnother))
+        Err(last_error.unwrap_or_else(|| self.no_agent(account)))
     }
 
     /// The agent to ask, apart from those that were.
@@ -297,17 +269,13 @@ impl Requests {
         });
         let (draining, holders): (Vec<_>, Vec<_>) = holders.partition(|session| session.is_draining());
         if let Some(old) = holders.first().filter(|_| holders.iter().all(|one| !one.agent.takes_requests)) {
-            return RequestError::AgentTooOld {
-                agent: old.agent.id.clone(),
-                version: old.agent.version.clone(),
-            };
+            return RequestError::too_old(&old.agent.id, &old.agent.version);
         }
         let may_be_asked =
             |session: &Arc<Session>| self.with_candidate(session, account, None, |one| account.may_ask(one));
         if holders.iter().any(|session| may_be_asked(session) && self.stream_of(session).is_some()) {
-            return RequestError::TooMany(
-                "too many requests run at the account's agents; try again".to_owned(),
-            );
+            let message = "too many requests run at the account's agents; try again";
+            return RequestError::new(Kind::TooMany, message).then(Retry::Elsewhere);
         }
         let of_zone = self.sessions.registry.in_zone(&account.zone, |zone| {
             (!zone.away.is_empty(), zone.connected.values().cloned().collect::<Vec<_>>())
@@ -326,11 +294,8 @@ impl Requests {
         };
         let owes = |session: &Session| may_be_given(session) && owes_an_answer(session, account);
         let is_coming = is_away || is_given && connected.iter().any(|session| owes(session));
-        RequestError::NoAgent {
-            account: account.name.clone(),
-            zone: account.zone.clone(),
-            is_expected: !holders.is_empty() || !draining.is_empty() || is_coming,
-        }
+        let is_expected = !holders.is_empty() || !draining.is_empty() || is_coming;
+        RequestError::no_agent(&account.name, &account.zone, is_expected)
     }
 
     /// Makes the request at one agent.
@@ -339,47 +304,51 @@ impl Requests {
         stream: &Arc<AgentStream>,
         account: &UsableAccount,
         request: &OpenTemplate<'_>,
-    ) -> Result<Answer, AttemptFailure> {
+    ) -> Result<Answer, RequestError> {
+        let repetition = request.repetition;
         // A replica that stops keeps the stream until its writes are answered.
-        let _write = (request.repetition == Repetition::Recalled).then(|| stream.session.write_began());
+        let _write = (repetition == Repetition::Recalled).then(|| stream.session.write_began());
         let open = |credit| Opening::Open(Box::new(request.open(account, credit)));
         let exchange = if request.request.upgrade {
             stream.channel.open(open)
         } else {
             stream.channel.open_whole(open, request.request.body.clone())
         };
-        let exchange = exchange.ok_or_else(no_room)?;
-        let exchanging = async {
-            let head = head(&exchange).await?;
-            if request.repetition == Repetition::Recalled {
-                whole(&exchange, head).await
-            } else {
-                Ok(Err(head))
+        let exchange = exchange.ok_or_else(|| {
+            RequestError::new(Kind::NotSent, "the agent's stream has no room for the request")
+                .then(Retry::Elsewhere)
+        })?;
+        let broken = |why: &'static str| outcome::broken(why, repetition, stream.agent());
+        if repetition == Repetition::Recalled {
+            let answering = async {
+                let head = head(&exchange, repetition, broken).await?;
+                whole(&exchange, head, broken).await
+            };
+            let answered = request.in_time(answering).await?;
+            if is_settled(&answered) && !request.request.keep_answer {
+                stream.forget(&request.request.request_id);
             }
-        };
-        let answered = tokio::select! {
-            answered = timeout_at(request.request.deadline, exchanging) => {
-                answered.unwrap_or(Err(AttemptFailure::TimedOut))
-            }
-            () = request.cut() => Err(AttemptFailure::Taken),
-        };
-        let has_answer = request.repetition == Repetition::Recalled && is_settled(&answered);
-        if has_answer && !request.request.keep_answer {
-            stream.forget(&request.request.request_id);
+            return answered;
         }
-        answered.map(|answer| match answer {
-            Ok((head, body)) => Answer::Whole(head, body),
-            Err(head) => Answer::Streamed(head, exchange),
-        })
+        let head = request.in_time(head(&exchange, repetition, broken)).await??;
+        Ok(Answer::Streamed(head, exchange))
     }
 }
 
 impl OpenTemplate<'_> {
-    /// Waits until the request is cut because its account is taken from the zone. A write is awaited for a while.
-    async fn cut(&self) {
-        self.taken.cancelled().await;
-        if self.repetition == Repetition::Recalled {
-            sleep(TAKEN_WRITE_TIME).await;
+    /// Waits until the deadline, or until the account is taken from the zone. A write is then awaited for a while.
+    async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Result<T, RequestError> {
+        let cut = async {
+            self.taken.cancelled().await;
+            if self.repetition == Repetition::Recalled {
+                sleep(TAKEN_WRITE_TIME).await;
+            }
+        };
+        tokio::select! {
+            done = timeout_at(self.request.deadline, awaited) => {
+                done.map_err(|_| outcome::timed_out(self.repetition))
+            }
+            () = cut => Err(outcome::taken(self.repetition)),
         }
     }
 
@@ -407,40 +376,21 @@ impl OpenTemplate<'_> {
 }
 
 /// Whether a write has an outcome that will not be asked for again.
-pub(super) fn is_settled<T>(answered: &Result<T, AttemptFailure>) -> bool {
-    matches!(answered, Ok(_) | Err(AttemptFailure::Stopped(_)))
-}
-
-fn given_up(error: RequestError) -> SendFailure {
-    SendFailure { error, next: AfterFailure::GiveUp, asked: Vec::new() }
-}
-
-fn no_room() -> AttemptFailure {
-    AttemptFailure::Stopped(Failure {
-        class: Class::Overloaded.into(),
-        message: "the agent's stream has no room for the request".to_owned(),
-        before_send: true,
-        ..Failure::default()
-    })
-}
-
-fn invalid(error: &dyn std::error::Error) -> RequestError {
-    RequestError::Invalid { message: error.to_string(), is_too_large: false }
+pub(super) fn is_settled<T>(answered: &Result<T, RequestError>) -> bool {
+    answered.as_ref().err().is_none_or(|error| !error.is_recallable())
 }
 
 /// How a failure is counted.
-fn word_of(failure: &SendFailure) -> &'static str {
-    if matches!(failure.next, AfterFailure::Recall(_)) {
-        return "recalled";
-    }
-    match &failure.error {
-        RequestError::NoAccount | RequestError::NotUsable { .. } => "unusable",
-        RequestError::NoAgent { .. } | RequestError::AgentTooOld { .. } => "no_agent",
-        RequestError::TooMany(_) => "too_many",
-        RequestError::Invalid { .. } => "invalid",
-        RequestError::Forbidden(_) => "forbidden",
-        RequestError::NotSent(_) | RequestError::ReplicaAway(_) => "not_sent",
-        RequestError::Unknown(_) => "unknown",
-        RequestError::NoAnswer { .. } | RequestError::Cut(_) => "no_answer",
+fn word_of(error: &RequestError) -> &'static str {
+    match error.kind {
+        _ if error.is_recallable() => "recalled",
+        Kind::NoAccount | Kind::NotUsable => "unusable",
+        Kind::NoAgent | Kind::AgentTooOld => "no_agent",
+        Kind::TooMany => "too_many",
+        Kind::Invalid | Kind::TooLarge => "invalid",
+        Kind::Forbidden => "forbidden",
+        Kind::NotSent => "not_sent",
+        Kind::Unknown => "unknown",
+        Kind::NoAnswer | Kind::Timeout | Kind::Cut => "no_answer",
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
 use crate::connected_agents::{
-    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, RequestBytes, RequestError,
+    AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, RequestError,
 };
 use crate::operations::OperationSettings;
 use crate::operations::records::{self, Beginning};
@@ -101,14 +101,9 @@ fn kinds(line: &str) -> Value {
 #[async_trait]
 impl AccountRequests for ScriptedCluster {
     async fn send(&self, _: &str, request: AccountRequest) -> Result<AccountResponse, RequestError> {
-        let body = match request.body {
-            RequestBytes::Whole(body) => body,
-            // What follows 101, which this cluster never answers.
-            RequestBytes::Upgraded(_) => Bytes::new(),
-        };
         let asked = Asked {
             line: format!("{} {}", request.method, request.target),
-            body: serde_json::from_slice(&body).unwrap_or_default(),
+            body: serde_json::from_slice(&request.body).unwrap_or_default(),
             request_id: request.request_id,
             repeatable: request.repeatable,
             upgrade: request.upgrade,
@@ -136,7 +131,7 @@ impl AccountRequests for ScriptedCluster {
         _: Option<AnsweringAgent>,
     ) -> Result<AccountResponse, RequestError> {
         let recalled = self.recalled.lock().clone();
-        let lost = || Err(RequestError::Unknown("it is gone".to_owned()));
+        let lost = || Err(RequestError::unknown("it is gone"));
         recalled.unwrap_or_else(lost).map(|status| response(status, &json!({})))
     }
 

@@ -120,7 +120,7 @@ async fn of_two_replicas_with_the_same_id_at_the_same_time_one_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_person_settles_at_another_replica_is_the_answer_to_a_repeated_call() {
-    let here = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::Unknown("it is gone".into()))));
+    let here = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::unknown("it is gone"))));
     let there = Replica::over(ScriptedCluster::new(|_, _| done()), Arc::clone(&here.rows), "r-1");
     let patch = json_patch("web");
     let first = here.submit(repeated(&patch, "x")).await.expect("it is begun");

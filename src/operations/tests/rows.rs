@@ -197,7 +197,7 @@ async fn what_may_run_twice_has_the_id_of_its_first_write_in_its_row_and_each_la
         assert_eq!(open.last_write.as_ref(), Some(&asked.request_id), "number {number}");
         let state = if number == 1 { OperationState::Received } else { OperationState::Sent };
         assert_eq!(open.state, state, "number {number}");
-        if number < 3 { Err(RequestError::Unknown("it is gone".into())) } else { done() }
+        if number < 3 { Err(RequestError::unknown("it is gone")) } else { done() }
     });
     let replica = Replica::over(cluster, rows, "r-0");
     assert_eq!(replica.run(&scale()).await.status, 200);
@@ -212,7 +212,7 @@ async fn what_may_run_twice_and_was_never_seen_to_write_is_settled_by_what_the_a
         (Ok(200), OperationOutcome::Completed),
         (Ok(409), OperationOutcome::Failed),
         (Ok(504), OperationOutcome::Unknown),
-        (Err(RequestError::Unknown("no agent has it".into())), OperationOutcome::Failed),
+        (Err(RequestError::unknown("no agent has it")), OperationOutcome::Failed),
     ] {
         let has_answer = recalled.is_ok();
         let dead = Replica::new(never());
@@ -348,7 +348,7 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
     for (recalled, outcome, code, how) in [
         (Ok(200), OperationOutcome::Completed, 200, "its answer was recalled"),
         (Ok(422), OperationOutcome::Failed, 422, "its answer was recalled"),
-        (Err(RequestError::Unknown("gone".into())), OperationOutcome::Unknown, 504, "no answer decides it"),
+        (Err(RequestError::unknown("gone")), OperationOutcome::Unknown, 504, "no answer decides it"),
     ] {
         let dead = Replica::new(never());
         let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
@@ -385,9 +385,9 @@ async fn what_a_dead_replica_left_open_is_settled_by_its_last_write() {
 #[tokio::test(start_paused = true)]
 async fn what_a_dead_replica_left_open_waits_for_an_agent_that_is_away_and_for_a_busy_one() {
     for passing in [
-        RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: false },
-        RequestError::NoAnswer { message: "ask again".into(), is_timeout: true },
-        RequestError::TooMany("requests".into()),
+        RequestError::no_agent("a", &"z".into(), false),
+        RequestError::new(Kind::Timeout, "ask again"),
+        RequestError::new(Kind::TooMany, "requests"),
     ] {
         let dead = Replica::new(never());
         let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
@@ -483,7 +483,7 @@ async fn an_operation_whose_agent_may_come_back_stays_open() {
     let id = dead.submit(no_wait(&scale())).await.expect("it is begun").id;
     until_open(&dead, &id, |open| open.agent_boot_id.is_some()).await;
     let leader = Replica::over(never(), Arc::clone(&dead.rows), "r-1");
-    let away = RequestError::NoAnswer { message: "it is away".into(), is_timeout: true };
+    let away = RequestError::new(Kind::Timeout, "it is away");
     *leader.cluster.recalled.lock() = Some(Err(away));
     leader.operations.look_at_open_rows().await.expect("the database is there");
     assert!(leader.rows.open.lock().contains_key(&id));
@@ -638,7 +638,7 @@ async fn what_the_former_process_of_a_replica_left_open_is_settled_once_it_runs_
     left_open("4-of-another-replica", "Connect", "r-1", 0, sent);
     left_open("5-of-this-process", "Connect", "r-0", now_ms() + 60_000, sent);
     let again = Replica::over(never(), Arc::clone(&rows), "r-0");
-    let away = RequestError::NoAnswer { message: "it is away".into(), is_timeout: true };
+    let away = RequestError::new(Kind::Timeout, "it is away");
     *again.cluster.recalled.lock() = Some(Err(away));
     let background = BackgroundTasks::new(TaskTracker::new(), again.stop.clone(), TaskRegistry::default());
     again.operations.settle_former_process(&background);

@@ -41,7 +41,7 @@ async fn a_refusal_of_the_cluster_is_the_result_in_its_own_words() {
 
 #[tokio::test(start_paused = true)]
 async fn unknown_runs_again_as_often_as_the_settings_say() {
-    let unknown = || Err(RequestError::Unknown("the agent is gone".into()));
+    let unknown = || Err(RequestError::unknown("the agent is gone"));
     let replica =
         Replica::new(ScriptedCluster::new(move |number, _| if number < 3 { unknown() } else { done() }));
     assert_eq!(replica.run(&scale()).await.status, 200);
@@ -67,7 +67,7 @@ async fn unknown_runs_again_as_often_as_the_settings_say() {
 async fn a_delete_that_runs_again_deletes_only_what_it_read_first() {
     let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
         if asked.line.starts_with("DELETE") {
-            return Err(RequestError::Unknown("the agent is gone".into()));
+            return Err(RequestError::unknown("the agent is gone"));
         }
         // Its controller has made it anew by the second look.
         let uid = if number == 1 { "1" } else { "2" };
@@ -91,7 +91,7 @@ async fn a_restart_that_runs_again_starts_no_second_rollout() {
         while second() == asked_in {
             std::thread::sleep(Duration::from_millis(10));
         }
-        Err(RequestError::Unknown("the agent is gone".into()))
+        Err(RequestError::unknown("the agent is gone"))
     }));
     assert_eq!(replica.run(&format!("restart_rollout {{ {WEB} }}")).await.status, 200);
     let patches = replica.cluster.asked().into_iter().filter(|asked| asked.line.starts_with("PATCH"));
@@ -107,7 +107,7 @@ async fn a_delete_that_finds_nothing_the_second_time_has_deleted() {
     let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
         match (number, asked.line.split(' ').next()) {
             (1, _) => Ok((200, json!({"metadata": {"uid": "u", "name": "web"}}))),
-            (2, Some("DELETE")) => Err(RequestError::Unknown("the agent is gone".into())),
+            (2, Some("DELETE")) => Err(RequestError::unknown("the agent is gone")),
             _ => Ok((404, json!({"message": "there is none"}))),
         }
     }));
@@ -121,7 +121,7 @@ async fn a_delete_that_finds_nothing_before_it_was_sent_has_not_deleted() {
         if number > 1 {
             return Ok((404, json!({"message": "there is none"})));
         }
-        Err(RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true })
+        Err(RequestError::no_agent("a", &"z".into(), true))
     }));
     let submitted = replica.submit(call(&format!("delete {{ {WEB} }}"))).await.expect("it is begun");
     assert_eq!(submitted.ended.expect("it ended").status, 404);
@@ -150,7 +150,7 @@ fn deployment_or(revisions: [u32; 2], asked: &Asked) -> Value {
 async fn an_undo_whose_revision_is_gone_the_second_time_may_have_been_done() {
     let replica = Replica::new(ScriptedCluster::new(|number, asked: &Asked| {
         if asked.line.starts_with("PATCH") {
-            return Err(RequestError::Unknown("the agent is gone".into()));
+            return Err(RequestError::unknown("the agent is gone"));
         }
         // Its controller has made revision 3 the newest one.
         Ok((200, deployment_or(if number < 3 { [3, 4] } else { [4, 5] }, asked)))
@@ -169,9 +169,8 @@ async fn an_undo_whose_revision_is_gone_the_second_time_may_have_been_done() {
 
 #[tokio::test(start_paused = true)]
 async fn without_an_agent_nothing_is_done_and_that_is_said() {
-    let replica = Replica::new(ScriptedCluster::new(|_, _| {
-        Err(RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: false })
-    }));
+    let replica =
+        Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::no_agent("a", &"z".into(), false))));
     let submitted = replica.submit(call(&scale())).await.expect("it is begun");
     let ended = submitted.ended.expect("it ended");
     assert_eq!((ended.status, ended.before_send), (503, true));
@@ -243,7 +242,7 @@ async fn a_dry_run_says_so_in_every_write_and_in_its_record() {
 
 #[tokio::test(start_paused = true)]
 async fn the_audit_line_of_an_operation_without_an_answer_names_the_agent_that_was_asked() {
-    let replica = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::Unknown("it is gone".into()))));
+    let replica = Replica::new(ScriptedCluster::new(|_, _| Err(RequestError::unknown("it is gone"))));
     assert_eq!(replica.run(&scale()).await.status, 504);
     let lines = replica.audit.lines();
     let line = lines.iter().find(|line| line["verb"] == "Scale").expect("a line");
@@ -286,7 +285,7 @@ async fn each_write_of_an_operation_has_an_audit_line_with_its_own_id() {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_without_an_answer_has_an_audit_line_that_says_so_each_time_it_is_sent() {
-    let unknown = || Err(RequestError::Unknown("the agent is gone".into()));
+    let unknown = || Err(RequestError::unknown("the agent is gone"));
     let replica =
         Replica::new(ScriptedCluster::new(move |number, _| if number < 3 { unknown() } else { done() }));
     assert_eq!(replica.run(&scale()).await.status, 200);
@@ -301,7 +300,7 @@ async fn a_write_without_an_answer_has_an_audit_line_that_says_so_each_time_it_i
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_waits_until_its_deadline_for_an_agent_that_is_expected() {
-    let away = || RequestError::NoAgent { account: "a".into(), zone: "z".into(), is_expected: true };
+    let away = || RequestError::no_agent("a", &"z".into(), true);
     let back_after =
         |tries| ScriptedCluster::new(move |number, _| if number > tries { done() } else { Err(away()) });
     let ended = Replica::new(back_after(25)).run(&scale()).await;
@@ -371,7 +370,7 @@ async fn a_log_that_is_longer_than_asked_for_is_cut_and_another_long_answer_was_
     let ended = long().run(&format!("get {{ {pod} }}")).await;
     let class = ended.failure.as_ref().map(|failure| failure.class);
     assert_eq!((ended.status, class, ended.before_send), (413, Some(OutcomeClass::TooLarge), false));
-    let lost = || Err(RequestError::Cut("half of it".into()));
+    let lost = || Err(RequestError::cut("half of it"));
     let ended = Replica::new(ScriptedCluster::new(move |_, _| lost())).run(&format!("get {{ {pod} }}")).await;
     assert_eq!((ended.status, ended.before_send), (503, false), "{ended:?}");
 }

@@ -17,9 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ScriptedRights, ports};
 use crate::connected_agents::{
-    AccountGrant, AccountRequest, AccountRequests, AccountResponse, AfterFailure, AnsweringAgent, AskedAgent,
-    CallerRight, PreparedRequest, RecallFailure, ReplicaRequests, RequestBytes, RequestCaller, RequestClass,
-    RequestError, SendFailure, UpgradedBytes,
+    AccountGrant, AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, CallerRight,
+    ReplicaRequests, RequestCaller, RequestError, RequestErrorKind as Kind, Retry, Suspects,
 };
 use crate::informers::AgentIndex;
 use crate::peers::{PeerIdentity, Peers};
@@ -39,7 +38,7 @@ enum Act {
     /// Answers with what the test sends.
     Follow(mpsc::Receiver<Bytes>),
     /// Says so.
-    Fail(RequestError, AfterFailure),
+    Fail(RequestError),
     /// Was asked, and says nothing more.
     Hang,
     /// Sends back what the caller of the upgraded request sends.
@@ -67,7 +66,7 @@ struct Agents {
     epoch: Mutex<GrantEpoch>,
     acts: Mutex<VecDeque<Act>>,
     had: Mutex<Vec<Had>>,
-    recalls: Mutex<VecDeque<Result<(u16, Bytes), RecallFailure>>>,
+    recalls: Mutex<VecDeque<Result<(u16, Bytes), RequestError>>>,
     forgotten: Mutex<Vec<String>>,
     streams: watch::Sender<u64>,
 }
@@ -99,11 +98,7 @@ impl Agents {
 
     fn no_agent(&self) -> RequestError {
         let is_expected = self.is_expected.load(Ordering::Relaxed);
-        RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected }
-    }
-
-    fn failure(&self, error: RequestError, next: AfterFailure) -> SendFailure {
-        SendFailure { error, next, asked: vec![self.agent().process.agent_id] }
+        RequestError::no_agent("one", &"z".into(), is_expected)
     }
 }
 
@@ -129,16 +124,13 @@ impl ReplicaRequests for Agents {
     async fn send_here(
         &self,
         _: &str,
-        request: &PreparedRequest,
-        upgraded: &mut Option<UpgradedBytes>,
-        _: &[AgentId],
-    ) -> Result<AccountResponse, SendFailure> {
-        if !self.has_agent.load(Ordering::Relaxed) {
-            let (error, next) = (self.no_agent(), AfterFailure::AskAnother);
-            return Err(SendFailure { error, next, asked: Vec::new() });
-        }
+        request: &AccountRequest,
+        asked: &mut Vec<AgentId>,
+    ) -> Result<AccountResponse, RequestError> {
+        self.can_ask("uid", asked)?;
         let act = self.acts.lock().pop_front().expect("the test says what to do");
         request.asked(&self.agent());
+        asked.push(self.agent().process.agent_id);
         self.had.lock().push(Had {
             method: request.method.clone(),
             target: request.target.clone(),
@@ -152,11 +144,11 @@ impl ReplicaRequests for Agents {
         let (status, body) = match act {
             Act::Answer(status, parts) => (status, stream::iter(parts).boxed()),
             Act::Follow(parts) => (200, tokio_stream::wrappers::ReceiverStream::new(parts).map(Ok).boxed()),
-            Act::Fail(error, next) => return Err(self.failure(error, next)),
+            Act::Fail(error) => return Err(error),
             Act::Hang => std::future::pending().await,
             Act::Echo => {
-                let sent = upgraded.take().expect("the caller's bytes come");
-                (101, sent.map_err(|error| RequestError::Cut(error.to_string())).boxed())
+                let sent = request.upgraded.lock().take().expect("the caller's bytes come");
+                (101, sent.map_err(|error| RequestError::cut(&error.to_string())).boxed())
             }
         };
         let status = StatusCode::from_u16(status).expect("a status");
@@ -166,12 +158,13 @@ impl ReplicaRequests for Agents {
     async fn recall_here(
         &self,
         _: &str,
-        _: &AnsweringAgent,
+        agent: &AnsweringAgent,
         _: Instant,
         _: bool,
-    ) -> Result<AccountResponse, RecallFailure> {
+    ) -> Result<AccountResponse, RequestError> {
+        let not_here = || Err(RequestError::recallable(Suspects::certain(agent.clone())));
         let next = self.recalls.lock().pop_front();
-        let (status, body) = next.unwrap_or(Err(RecallFailure::NotHere))?;
+        let (status, body) = next.unwrap_or_else(not_here)?;
         Ok(AccountResponse {
             status: StatusCode::from_u16(status).expect("a status"),
             headers: HeaderMap::new(),
@@ -282,12 +275,12 @@ fn router_of(others: &[(&'static str, &Other)]) -> (RequestRouter, Arc<Agents>) 
 }
 
 fn get(target: &str) -> AccountRequest {
-    AccountRequest::new(Method::GET, target, RequestClass::Read)
+    AccountRequest::new(Method::GET, target).expect("a path")
 }
 
 fn post() -> AccountRequest {
-    let body = RequestBytes::Whole(Bytes::from_static(b"{}"));
-    AccountRequest { body, ..AccountRequest::new(Method::POST, "/api/v1/namespaces", RequestClass::Write) }
+    let body = Bytes::from_static(b"{}");
+    AccountRequest { body, ..AccountRequest::new(Method::POST, "/api/v1/namespaces").expect("a path") }
 }
 
 async fn body_of(response: AccountResponse) -> Result<Vec<u8>, RequestError> {
@@ -332,8 +325,21 @@ async fn a_caller_learns_that_an_agent_of_another_replica_is_expected_back() {
     for is_expected in [false, true] {
         drains.agents.is_expected.store(is_expected, Ordering::Relaxed);
         let error = router.send("uid", post()).await.expect_err("there is no agent");
-        assert_eq!(error, RequestError::NoAgent { account: "one".into(), zone: "z".into(), is_expected });
+        assert_eq!(error, RequestError::no_agent("one", &"z".into(), is_expected));
     }
+}
+
+#[tokio::test]
+async fn it_is_said_who_was_asked_for_a_read_in_vain() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    has.agents.act(Act::Fail(RequestError::new(Kind::NotSent, "full").then(Retry::Elsewhere)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let mut request = get("/api/v1/pods");
+    request.on_asked = Some(Arc::new(move |agent: &AskedAgent| seen.lock().push(agent.clone())));
+    router.send("uid", request).await.expect_err("it is full");
+    assert_eq!(*asked.lock(), [has.agents.agent()]);
 }
 
 #[tokio::test]
@@ -345,7 +351,7 @@ async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
         if is_way_cut {
             has.agents.act(Act::Follow(followed));
         } else {
-            let parts = vec![Ok(Bytes::from_static(b"1\n")), Err(RequestError::Cut("so".into()))];
+            let parts = vec![Ok(Bytes::from_static(b"1\n")), Err(RequestError::cut("so"))];
             has.agents.act(Act::Answer(200, parts));
         }
         let _ = lines.send(Bytes::from_static(b"1\n")).await;
@@ -354,7 +360,7 @@ async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
         if is_way_cut {
             has.cut.send_modify(|count| *count += 1);
         }
-        assert!(matches!(response.body.next().await, Some(Err(RequestError::Cut(_)))));
+        assert!(matches!(response.body.next().await, Some(Err(RequestError { kind: Kind::Cut, .. }))));
         assert!(response.body.next().await.is_none());
         if is_way_cut {
             eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
@@ -373,7 +379,10 @@ async fn a_watch_ends_at_both_replicas_when_one_loses_its_power() {
     assert_eq!(response.body.next().await.expect("a part").expect("a good one"), b"1\n"[..]);
     has.is_silent.send_replace(true);
     let next = tokio::time::timeout(Duration::from_secs(20), response.body.next()).await;
-    assert!(matches!(next, Ok(Some(Err(RequestError::Cut(_))))), "no connection was closed: {next:?}");
+    assert!(
+        matches!(next, Ok(Some(Err(RequestError { kind: Kind::Cut, .. })))),
+        "no connection was closed: {next:?}"
+    );
     eventually("the watch is cancelled at the other replica", || lines.is_closed()).await;
 }
 
@@ -437,24 +446,18 @@ async fn the_agent_forgets_a_relayed_write_that_failed_but_not_one_that_runs() {
     let has = other("has", true).await;
     let (router, _) = router_of(&[("has", &has)]);
     let _background = start_background(&router);
-    let unknown = || RequestError::Unknown("so".into());
-    let not_sent = || {
-        RequestError::NotSent(kubesvc_core::wire::common::Failure {
-            message: "the cluster is dead".into(),
-            before_send: true,
-            ..Default::default()
-        })
-    };
-    let recall = || AfterFailure::Recall(has.agents.agent().process);
-    for (error, next, recalled, is_forgotten) in [
-        (unknown(), recall(), Some(RecallFailure::TimedOut), false),
-        (unknown(), AfterFailure::GiveUp, None, true),
-        (not_sent(), AfterFailure::AskAnother, None, true),
-        (unknown(), recall(), Some(RecallFailure::Settled(unknown())), true),
-        (unknown(), recall(), Some(RecallFailure::NotSent(not_sent())), true),
+    let unknown = || RequestError::unknown("so");
+    let not_sent = || RequestError::new(Kind::NotSent, "the cluster is dead").then(Retry::Elsewhere);
+    let lost = || RequestError::recallable(Suspects::certain(has.agents.agent().process));
+    for (error, recalled, is_forgotten) in [
+        (lost(), Some(RequestError::not_recalled()), false),
+        (unknown(), None, true),
+        (not_sent(), None, true),
+        (lost(), Some(unknown()), true),
+        (lost(), Some(not_sent()), true),
     ] {
-        let what = format!("{error}, {next:?}, {recalled:?}");
-        has.agents.act(Act::Fail(error, next));
+        let what = format!("{error:?}, {recalled:?}");
+        has.agents.act(Act::Fail(error));
         has.agents.recalls.lock().extend(recalled.map(Err));
         let request = post();
         let id = request.request_id.clone();
@@ -484,13 +487,12 @@ async fn the_agent_forgets_a_relayed_write_whose_way_was_cut_once_its_failure_is
     };
     let sending = async {
         let sent = router.send("uid", request).await;
-        assert!(matches!(sent, Err(RequestError::Unknown(_))), "{sent:?}");
+        assert!(matches!(sent, Err(RequestError { kind: Kind::Unknown, .. })), "{sent:?}");
     };
     let cutting = async {
         eventually("it is known here who was asked", || asked.load(Ordering::Relaxed)).await;
         assert!(had.forgotten.lock().is_empty());
-        let settled = RecallFailure::Settled(RequestError::Unknown("so".into()));
-        had.recalls.lock().push_back(Err(settled));
+        had.recalls.lock().push_back(Err(RequestError::unknown("so")));
         cut.send_modify(|count| *count += 1);
     };
     tokio::join!(sending, cutting);
@@ -521,18 +523,13 @@ async fn a_write_without_an_answer_is_unknown_and_one_that_was_never_sent_goes_t
     let (router, _) = router_of(&[("has", &has), ("next", &next)]);
     // The replicas are asked in no order that a test may rely on.
     for agents in [&has.agents, &next.agents] {
-        agents.act(Act::Fail(RequestError::Unknown("so".into()), AfterFailure::GiveUp));
+        agents.act(Act::Fail(RequestError::unknown("so")));
     }
-    assert!(matches!(router.send("uid", post()).await, Err(RequestError::Unknown(_))));
+    assert!(matches!(router.send("uid", post()).await, Err(RequestError { kind: Kind::Unknown, .. })));
     assert_eq!(has.agents.had.lock().len() + next.agents.had.lock().len(), 1, "sent once");
     for agents in [&has.agents, &next.agents] {
         agents.acts.lock().clear();
-        let not_sent = RequestError::NotSent(kubesvc_core::wire::common::Failure {
-            message: "full".into(),
-            before_send: true,
-            ..Default::default()
-        });
-        agents.act(Act::Fail(not_sent, AfterFailure::AskAnother));
+        agents.act(Act::Fail(RequestError::new(Kind::NotSent, "full").then(Retry::Elsewhere)));
     }
     let error = router.send("uid", post()).await.expect_err("none sends it");
     assert!(error.is_before_send() && error.to_string() == "full", "{error}");
@@ -548,9 +545,8 @@ async fn what_both_sides_of_an_upgraded_request_send_is_relayed() {
     let bytes = tokio_stream::wrappers::ReceiverStream::new(bytes).map(Ok).boxed();
     let target = "/api/v1/namespaces/a/pods/b/exec";
     let request = AccountRequest {
-        upgrade: true,
-        body: RequestBytes::Upgraded(bytes),
-        ..AccountRequest::new(Method::POST, target, RequestClass::Connect)
+        upgraded: Mutex::new(Some(bytes)),
+        ..AccountRequest::new(Method::POST, target).expect("a path").upgrading(true)
     };
     let mut response = router.send("uid", request).await.expect("an answer");
     assert_eq!(response.status, StatusCode::SWITCHING_PROTOCOLS);
@@ -572,19 +568,18 @@ async fn a_recall_finds_the_process_or_says_that_it_may_be_asked_again() {
         let response = router.recall("uid", "id", agent).await.expect("an answer");
         assert_eq!(body_of(response).await.expect("whole"), b"kept");
     }
-    let denied = RequestError::Unknown("it never had it".into());
-    has.agents.recalls.lock().push_back(Err(RecallFailure::NotSent(denied)));
-    assert!(matches!(router.recall("uid", "id", None).await, Err(RequestError::Unknown(_))));
+    has.agents.recalls.lock().push_back(Err(RequestError::new(Kind::NotSent, "it never had it")));
+    assert!(matches!(router.recall("uid", "id", None).await, Err(RequestError { kind: Kind::Unknown, .. })));
     let (alone, _) = router_of(&[]);
-    assert!(matches!(alone.recall("uid", "id", None).await, Err(RequestError::NoAgent { .. })));
+    assert!(matches!(alone.recall("uid", "id", None).await, Err(RequestError { kind: Kind::NoAgent, .. })));
     // The process comes back, here, while it is looked for.
     let router = Arc::new(router);
     let asking = Arc::clone(&router);
     let process = AnsweringAgent { agent_id: "agent-x".into(), boot_id: "boot".into() };
     let recalling = tokio::spawn(async move { asking.recall("uid", "id", Some(process)).await });
-    here.recalls.lock().push_back(Err(RecallFailure::Settled(RequestError::Unknown("gone".into()))));
+    here.recalls.lock().push_back(Err(RequestError::unknown("gone")));
     here.streams.send_modify(|count| *count += 1);
-    assert!(matches!(recalling.await.expect("no panic"), Err(RequestError::Unknown(_))));
+    assert!(matches!(recalling.await.expect("no panic"), Err(RequestError { kind: Kind::Unknown, .. })));
 }
 
 #[tokio::test]
@@ -608,7 +603,7 @@ async fn the_replica_that_has_the_agent_reviews_the_rights_of_the_caller_and_wri
     has.agents.act(Act::Answer(201, Vec::new()));
     router.send("uid", by("create")).await.expect("it is allowed");
     let refused = router.send("uid", by("delete")).await.expect_err("it is not allowed");
-    assert!(matches!(refused, RequestError::Forbidden(_)), "{refused}");
+    assert!(matches!(refused, RequestError { kind: Kind::Forbidden, .. }), "{refused}");
     let refused = router.send("uid", by("fly")).await.expect_err("there is no such right");
     assert!(refused.is_before_send(), "{refused}");
     assert_eq!(has.agents.had.lock().len(), 1);
@@ -640,11 +635,11 @@ async fn each_right_that_a_relayed_request_needs_is_reviewed() {
         let rights = vec![right("get", "proxy"), right("create", "connect")];
         let groups = vec!["team".to_owned()];
         let caller = RequestCaller { name: "alice".into(), groups, rights, ..RequestCaller::default() };
-        AccountRequest { caller, class: RequestClass::Connect, ..get("/api/v1/namespaces/n/pods/p/exec") }
+        AccountRequest { caller, ..get("/api/v1/namespaces/n/pods/p/exec") }
     };
     has.rights.allowed.lock().insert("get".to_owned());
     let refused = router.send("uid", exec()).await.expect_err("it may only read");
-    assert!(matches!(refused, RequestError::Forbidden(_)), "{refused}");
+    assert!(matches!(refused, RequestError { kind: Kind::Forbidden, .. }), "{refused}");
     assert!(has.agents.had.lock().is_empty());
     has.rights.allowed.lock().insert("create".to_owned());
     has.agents.act(Act::Answer(200, Vec::new()));
@@ -692,15 +687,12 @@ async fn heads_of_requests_without_a_body_and_with_every_status_are_relayed() {
         [(Method::HEAD, 200), (Method::GET, 204), (Method::GET, 304), (Method::OPTIONS, 503)]
     {
         has.agents.act(Act::Answer(status, Vec::new()));
-        let request = AccountRequest::new(method.clone(), "/api/v1/pods", RequestClass::Read);
+        let request = AccountRequest::new(method.clone(), "/api/v1/pods").expect("a path");
         let response = router.send("uid", request).await.expect("an answer");
         assert_eq!(response.status.as_u16(), status);
         assert!(body_of(response).await.expect("whole").is_empty());
         assert_eq!(has.agents.had.lock().last().expect("it was asked").method, method);
     }
-    let strange =
-        router.send("uid", get("/api/v1/pods#x")).await.expect_err("a fragment is no part of a target");
-    assert!(matches!(strange, RequestError::Invalid { .. }), "{strange}");
 }
 
 #[tokio::test]
@@ -709,7 +701,7 @@ async fn a_replica_that_cannot_be_reached_is_away_and_one_that_is_another_one_ge
     // At the address of another replica than the objects say.
     let (router, _) = router_of(&[("another", &has)]);
     let away = router.send("uid", post()).await.expect_err("its certificate is another's");
-    assert!(matches!(&away, RequestError::ReplicaAway(_)) && away.is_before_send(), "{away}");
+    assert!(matches!(&away, RequestError { kind: Kind::NoAgent, .. }) && away.is_before_send(), "{away}");
     assert!(has.agents.had.lock().is_empty());
     // Nobody else gets as far as a request.
     let mut stream = TcpStream::connect(has.way).await.expect("a connection");

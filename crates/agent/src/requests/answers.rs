@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::io::ReaderStream;
 
 use super::RequestService;
-use super::checked_request::{CheckedRequest, not_sent};
+use super::checked_request::CheckedRequest;
 use super::running_requests::Running;
 use super::writes::AwaitedWrite;
 use crate::cluster::{ClusterResponse, ResponseBody};
@@ -40,24 +40,20 @@ pub(super) async fn answer_write(exchange: &Exchange<AgentEnd>, awaited: Awaited
         outcome = awaited.outcome() => outcome,
         () = exchange.ended_early() => return,
     };
-    match outcome.as_ref().map(|outcome| outcome.as_deref()) {
-        Some(Some(Ok(WriteAnswer { head, body }))) => {
-            let Some(body) = body else {
-                exchange.send_head(head.clone());
-                let why = format!(
-                    "the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, was cut, or had no room in the agent's journal"
-                );
-                return exchange.stop(after_send(Class::TooLarge, why));
-            };
+    match &*outcome {
+        Ok(WriteAnswer { head, body: Some(body) }) => {
             if exchange.send_start(head.clone(), body.clone(), true) {
                 exchange.flushed().await;
             }
         }
-        Some(Some(Err(failure))) => exchange.stop(failure.clone()),
-        Some(None) => {
-            exchange.stop(after_send(Class::OutcomeUnknown, "the answer was given and is forgotten"));
+        Ok(WriteAnswer { head, body: None }) => {
+            exchange.send_head(head.clone());
+            let why = format!(
+                "the answer has more than {MAX_WRITE_ANSWER_BYTES} bytes, was cut, or had no room in the agent's journal"
+            );
+            exchange.stop(after_send(Class::TooLarge, why));
         }
-        None => exchange.stop(not_sent("the agent never had the request")),
+        Err(failure) => exchange.stop(failure.clone()),
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tracing::Instrument as _;
 
 use super::answers::{answer_write, whole_answer};
-use super::running_requests::{AddError, RequestKind, RequestState, Running, RunningRequest};
+use super::running_requests::{RequestKind, RequestState, Running, RunningRequest, stopping};
 use super::writes::RecordedWrite;
 use super::{MAX_BODIES_BYTES, RequestService};
 use crate::account_table::HeldDefinition;
@@ -124,7 +124,7 @@ impl RequestService {
     /// Checks a request against the account, the owner's policy and the agent's bounds.
     fn check(&self, open: Open) -> Result<(CheckedRequest, Running), Failure> {
         if self.draining.is_cancelled() {
-            return Err(before_send(Class::Overloaded, AddError::Draining.to_string()));
+            return Err(stopping());
         }
         let account = open.account.clone().unwrap_or_default();
         let Some(held) = self.table.lock().held_definition(&account.uid) else {
@@ -180,8 +180,7 @@ impl RequestService {
             state: RequestState::Waiting,
             since: Timestamp::now(),
         };
-        let running = self.running.add(&held.account.uid, kind, shown);
-        let running = running.map_err(|error| before_send(Class::Overloaded, error.to_string()))?;
+        let running = self.running.add(&held.account.uid, kind, shown)?;
         // What drops the account from now on finds the request; what dropped it before is seen in the table alone.
         if self.table.lock().held_epoch(&account.uid) != Some(held.account.epoch) {
             return Err(not_sent("the agent holds the account no longer"));

@@ -11,7 +11,10 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::wire_failure::before_send;
 use kubesvc_core::requests::MAX_REQUESTS_OF_AGENT;
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
 use kubesvc_runtime::waits::until;
 
 /// A request, as shown to people.
@@ -63,15 +66,9 @@ struct RunningEntry {
     end: CancellationToken,
 }
 
-/// Why a request is not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum AddError {
-    /// The agent drains.
-    #[error("the agent is stopping")]
-    Draining,
-    /// [`MAX_REQUESTS_OF_AGENT`] requests run.
-    #[error("too many requests run at the agent")]
-    TooMany,
+/// The failure of a request that comes when the agent drains.
+pub(super) fn stopping() -> Failure {
+    before_send(Class::Overloaded, "the agent is stopping")
 }
 
 /// All requests that run.
@@ -119,13 +116,13 @@ impl RunningRequests {
         uid: &str,
         kind: RequestKind,
         shown: RunningRequest,
-    ) -> Result<Running, AddError> {
+    ) -> Result<Running, Failure> {
         let mut entries = self.entries.lock();
         if self.draining.is_cancelled() {
-            return Err(AddError::Draining);
+            return Err(stopping());
         }
         if entries.len() >= MAX_REQUESTS_OF_AGENT {
-            return Err(AddError::TooMany);
+            return Err(before_send(Class::Overloaded, "too many requests run at the agent"));
         }
         let (serial, end) = (self.next.fetch_add(1, Ordering::Relaxed), CancellationToken::new());
         let entry = RunningEntry { uid: uid.to_owned(), shown, kind, end: end.clone() };
@@ -267,13 +264,13 @@ mod tests {
         running.drain();
         assert!(running.drained().now_or_never().is_none(), "the write is awaited");
         let late = running.add("uid-1", RequestKind::Write, shown());
-        assert_eq!(late.map(drop), Err(AddError::Draining));
+        assert_eq!(late.map(drop), Err(stopping()));
         let answering = running.answering();
         drop(write);
         assert!(running.drained().now_or_never().is_none(), "its answer is awaited");
         drop(answering);
         assert!(running.drained().now_or_never().is_some());
         let late = running.add("uid-1", RequestKind::Read, shown());
-        assert_eq!(late.map(drop), Err(AddError::Draining));
+        assert_eq!(late.map(drop), Err(stopping()));
     }
 }

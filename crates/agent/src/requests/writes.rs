@@ -7,7 +7,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::wire_failure::{after_send, before_send};
 use kubesvc_core::requests::journal::{Journal, RecalledWrite, WriteOutcome, WriteStart};
+use kubesvc_core::wire::common::Failure;
+use kubesvc_core::wire::common::failure::Class;
 
 /// The outcome of a write that runs, once it is known.
 type RunningOutcome = watch::Receiver<Option<Arc<WriteOutcome>>>;
@@ -38,10 +41,7 @@ pub(super) struct RecordedWrite {
 #[derive(Debug)]
 pub(super) enum AwaitedWrite {
     Running(RunningOutcome),
-    /// It ended; `None`: its answer was forgotten.
-    Ended(Option<Arc<WriteOutcome>>),
-    /// Its id never came.
-    Never,
+    Ended(Arc<WriteOutcome>),
 }
 
 impl Writes {
@@ -77,12 +77,20 @@ impl Writes {
         if let Some(running) = recorded.running.get(request_id) {
             return AwaitedWrite::Running(running.clone());
         }
-        match recorded.journal.recall(request_id) {
-            RecalledWrite::Done(outcome) => AwaitedWrite::Ended(Some(outcome)),
-            RecalledWrite::Running | RecalledWrite::Forgotten => AwaitedWrite::Ended(None),
-            RecalledWrite::Never => AwaitedWrite::Never,
-        }
+        AwaitedWrite::Ended(match recorded.journal.recall(request_id) {
+            RecalledWrite::Done(outcome) => outcome,
+            RecalledWrite::Running | RecalledWrite::Forgotten => Arc::new(Err(forgotten())),
+            RecalledWrite::Never => Arc::new(Err(never())),
+        })
     }
+}
+
+fn forgotten() -> Failure {
+    after_send(Class::OutcomeUnknown, "the answer was given and is forgotten")
+}
+
+fn never() -> Failure {
+    before_send(Class::NotFound, "the agent never had the request")
 }
 
 impl RecordedWrite {
@@ -115,16 +123,18 @@ impl Drop for RecordedWrite {
 }
 
 impl AwaitedWrite {
-    /// Waits for the end. `None`: the write is not known; `Some(None)`: its answer was forgotten.
-    pub(super) async fn outcome(self) -> Option<Option<Arc<WriteOutcome>>> {
+    /// Waits for the end.
+    pub(super) async fn outcome(self) -> Arc<WriteOutcome> {
         match self {
             Self::Running(mut running) => {
                 // A write that is dropped has an outcome too.
                 let ended = running.wait_for(Option::is_some).await;
-                Some(ended.ok().and_then(|outcome| Option::clone(&outcome)))
+                ended
+                    .ok()
+                    .and_then(|outcome| Option::clone(&outcome))
+                    .unwrap_or_else(|| Arc::new(Err(forgotten())))
             }
-            Self::Ended(outcome) => Some(outcome),
-            Self::Never => None,
+            Self::Ended(outcome) => outcome,
         }
     }
 }
@@ -136,11 +146,10 @@ mod tests {
     use super::*;
     use kubesvc_core::requests::MAX_WRITE_ANSWER_BYTES;
     use kubesvc_core::requests::journal::WriteAnswer;
-    use kubesvc_core::wire::common::Failure;
     use kubesvc_core::wire::ops::Head;
 
-    fn body_of(outcome: Option<Option<Arc<WriteOutcome>>>) -> Option<usize> {
-        match &*outcome.flatten().expect("an outcome") {
+    fn body_of(outcome: &WriteOutcome) -> Option<usize> {
+        match outcome {
             Ok(answer) => answer.body.as_ref().map(Bytes::len),
             Err(failure) => unreachable!("{failure:?}"),
         }
@@ -158,10 +167,10 @@ mod tests {
             write.done(Ok(WriteAnswer { head, body: Some(vec![0; MAX_WRITE_ANSWER_BYTES].into()) }));
         }
         for awaited in awaited.into_iter().chain([recalled]) {
-            assert_eq!(body_of(awaited.outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
+            assert_eq!(body_of(&*awaited.outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
         }
-        assert_eq!(body_of(writes.awaited("0").outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
-        assert_eq!(body_of(writes.awaited("19").outcome().await), None, "its head is left");
+        assert_eq!(body_of(&*writes.awaited("0").outcome().await), Some(MAX_WRITE_ANSWER_BYTES));
+        assert_eq!(body_of(&*writes.awaited("19").outcome().await), None, "its head is left");
     }
 
     #[tokio::test]
@@ -171,10 +180,9 @@ mod tests {
         let recorded = writes.begin("a", Err(otherwise.clone())).expect("room");
         let awaited = writes.awaited("a");
         drop(recorded);
-        let outcome = awaited.outcome().await.flatten().expect("an outcome");
-        assert_eq!(*outcome, Err(otherwise));
+        assert_eq!(*awaited.outcome().await, Err(otherwise));
         writes.forget(&["a".to_owned()]);
-        assert_eq!(writes.awaited("a").outcome().await, Some(None));
-        assert_eq!(writes.awaited("b").outcome().await, None);
+        assert_eq!(*writes.awaited("a").outcome().await, Err(forgotten()));
+        assert_eq!(*writes.awaited("b").outcome().await, Err(never()));
     }
 }

@@ -1,11 +1,10 @@
 //! What callers do in the model, by the hub's real decisions: open, send, read, recall, give up.
 
-use super::{AGENTS, CallerState, World, failure};
-use crate::connected_agents::RequestError;
-use crate::hub::requests::outcome::{AttemptFailure, NextStep, after};
+use super::{AGENTS, CallerState, World};
+use crate::connected_agents::{AnsweringAgent, Repetition, RequestError, RequestErrorKind, Retry, Suspects};
+use crate::hub::requests::outcome;
 use kubesvc_core::requests::streams::Event;
 use kubesvc_core::requests::wire::Opening;
-use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::ops::{Open, Recall};
 
 impl World {
@@ -25,7 +24,7 @@ impl World {
             CallerState::New => {
                 let next = (0..AGENTS).find(|agent| !caller.asked.contains(agent));
                 let Some(at) = next.filter(|_| caller.asked.len() < 2) else {
-                    let error = RequestError::NotSent(failure(Class::NotFound, true));
+                    let error = RequestError::new(RequestErrorKind::NotSent, "no agent is left");
                     caller.state = CallerState::Done(Err(error));
                     return true;
                 };
@@ -54,7 +53,7 @@ impl World {
                 let (at, boot) = (*at, *boot);
                 let agent = &mut self.agents[at];
                 if agent.boot != boot {
-                    caller.state = CallerState::Done(Err(RequestError::Unknown("it died".into())));
+                    caller.state = CallerState::Done(Err(RequestError::unknown("it died")));
                     return true;
                 }
                 let recall = Recall { request_id: caller.id.clone(), boot_id: boot.to_string() };
@@ -94,6 +93,8 @@ impl World {
                 agent.hub.end(number);
             }
         }
+        let repetition = if caller.is_write { Repetition::Recalled } else { Repetition::Any };
+        let process = AnsweringAgent { agent_id: "agent".into(), boot_id: "boot".into() };
         let failed = match agent.hub.next_event(number) {
             None => return has_progress,
             Some(Event::Head(said)) => {
@@ -113,21 +114,19 @@ impl World {
                 caller.state = CallerState::Done(Ok(answer));
                 return true;
             }
-            Some(Event::Stopped(failure)) => AttemptFailure::Stopped(failure),
-            Some(Event::Broken(why)) => AttemptFailure::Broken(why),
+            Some(Event::Stopped(failure)) => outcome::stopped(failure, repetition),
+            // The recall is lost, not the write.
+            Some(Event::Broken(_)) if recalls => RequestError::recallable(Suspects::certain(process)),
+            Some(Event::Broken(why)) => outcome::broken(why, repetition, process),
         };
         let (at, boot) = (*at, *boot);
         let has_head = head.is_some();
         agent.hub.close(number, ());
-        caller.state = match after(failed.clone(), caller.is_write) {
-            _ if has_head && !caller.is_write => CallerState::Done(Err(RequestError::Cut("cut".into()))),
-            // The recall is lost, not the write.
-            _ if recalls && matches!(failed, AttemptFailure::Broken(_)) => {
-                CallerState::Recalls { agent: at, boot }
-            }
-            NextStep::AskAnother(_) => CallerState::New,
-            NextStep::Recall => CallerState::Recalls { agent: at, boot },
-            NextStep::GiveUp(error) => CallerState::Done(Err(error)),
+        caller.state = match failed.retry {
+            _ if has_head && !caller.is_write => CallerState::Done(Err(RequestError::cut("cut"))),
+            Retry::Elsewhere | Retry::Later => CallerState::New,
+            Retry::Recall(_) => CallerState::Recalls { agent: at, boot },
+            Retry::Never => CallerState::Done(Err(failed)),
         };
         true
     }
