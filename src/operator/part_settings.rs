@@ -5,12 +5,12 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::kube_client::RunLocation;
-use super::settings::{self, Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
+use super::settings::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
 use crate::access::AccessMode;
 use crate::controller::AdoptedRows;
 use crate::hub::{
-    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, BodyFormat, CachingSettings, HubSettings,
-    ListenerSettings, Pings, SessionSettings, StaticAccountSettings,
+    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, CachingSettings, HubSettings, ListenerSettings,
+    SessionSettings, StaticAccountSettings,
 };
 use crate::operations::OperationSettings;
 use crate::rest::{BrowserRules, RestSettings};
@@ -90,10 +90,7 @@ pub(super) fn hub_settings(
             connection_cap: connections.agents,
             limits: settings.grpc.limits.clone(),
             rest_port: Some(rest_port),
-            pings: settings
-                .grpc
-                .keepalive
-                .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
+            pings: settings.grpc.keepalive,
             ..usual.listener
         },
         sessions: SessionSettings {
@@ -134,10 +131,7 @@ pub(super) fn caching_settings(settings: &CacheSettings) -> CachingSettings {
     CachingSettings {
         pending_bytes: settings.pending_bytes,
         writers: usize::try_from(settings.writers).unwrap_or(usize::MAX),
-        body_format: match settings.body_format {
-            settings::BodyFormat::Text => BodyFormat::Text,
-            settings::BodyFormat::Zstd => BodyFormat::Zstd,
-        },
+        body_format: settings.body_format,
     }
 }
 
@@ -252,6 +246,8 @@ mod tests {
     use kubesvc_runtime::kube_access::KubeAccess;
 
     use super::*;
+    use crate::hub::BodyFormat;
+    use crate::operator::settings;
 
     fn loaded(yaml: &str) -> OperatorSettings {
         let file = tempfile::NamedTempFile::new().expect("a file");

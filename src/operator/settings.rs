@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-pub use cache::{BodyFormat, CacheSettings};
+use crate::hub::Pings;
+pub use cache::CacheSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
@@ -135,12 +136,12 @@ settings! {
         /// Limits on open connections from one address.
         limits: AddressLimits = LimitsAt("limits", "0", "connections of agents from one address (IPv6: /64); 0: no bound");
         /// HTTP/2 pings to agents; `None`: not sent.
-        keepalive: Option<KeepaliveSettings> = group("security").read_as(keepalive);
+        keepalive: Option<Pings> = group("security").read_as(keepalive);
     }
 
     /// HTTP/2 pings.
-    #[derive(Copy, Eq)]
-    pub struct KeepaliveSettings {
+    #[derive(Copy)]
+    struct KeepaliveKeys {
         /// pace of HTTP/2 pings to agents; 0: none
         every: Duration = key("keepAliveHeartbeatSeconds", seconds(0, DAY), "20");
         /// longest wait for the answer to a ping; 0: a day
@@ -453,9 +454,10 @@ fn leader_election(
 
 /// As documented, a heartbeat of 0 s sends no pings. A timeout of 0 s never closes a connection, which the maximum
 /// timeout amounts to.
-fn keepalive(pings: KeepaliveSettings, _: &Values) -> Result<Option<KeepaliveSettings>, ConfigError> {
-    let timeout = if pings.timeout.is_zero() { MAX_PING_TIMEOUT } else { pings.timeout };
-    Ok((!pings.every.is_zero()).then_some(KeepaliveSettings { timeout, ..pings }))
+fn keepalive(keys: KeepaliveKeys, _: &Values) -> Result<Option<Pings>, ConfigError> {
+    let KeepaliveKeys { every, timeout } = keys;
+    let timeout = if timeout.is_zero() { MAX_PING_TIMEOUT } else { timeout };
+    Ok((!every.is_zero()).then_some(Pings { every, timeout }))
 }
 
 fn heartbeat(keys: HeartbeatKeys, values: &Values) -> Result<HeartbeatSettings, ConfigError> {
