@@ -52,7 +52,7 @@ fn answering(code: u16, asked: &Arc<RequestCounter>) -> kube::Client {
 }
 
 fn large() -> RestSettings {
-    RestSettings { max_body_bytes: DEFAULT_MAX_BODY_BYTES, ..settings() }
+    RestSettings { max_body_bytes: 8 * 1024 * 1024, ..settings() }
 }
 
 fn request(method: &str, path: &str, body: impl Into<Body>) -> Request<Body> {

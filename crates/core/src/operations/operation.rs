@@ -174,13 +174,6 @@ impl Operation {
         &self.id
     }
 
-    /// The same operation under this id.
-    #[must_use]
-    pub fn with_id(mut self, id: String) -> Self {
-        self.id = id;
-        self
-    }
-
     /// The account.
     pub fn account(&self) -> &AccountRef {
         &self.account

@@ -11,7 +11,8 @@ impl AccountSender {
         self.numbers.scope
     }
 
-    /// Declares the scopes that are known at the beginning. Without a call, even for none, nothing is sent.
+    /// Declares scopes: first those that are known at the beginning, and without that call, even for none, nothing is sent; then
+    /// those that are watched from now on, each of which is begun once the hub has answered for it.
     ///
     /// # Errors
     /// One of them cannot be declared; none is.
@@ -74,18 +75,6 @@ impl AccountSender {
             self.queue.added(declaration, memory);
         }
         self.scopes.get_or_insert_default().insert(id, scope);
-    }
-
-    /// Declares a scope that is watched from now on. It is begun once the hub has answered for it.
-    ///
-    /// # Errors
-    /// It cannot be declared.
-    pub fn add_scope(
-        &mut self,
-        declaration: ScopeDeclaration,
-        memory: &mut QueueMemory,
-    ) -> Result<(), DeclarationError> {
-        self.declare(vec![declaration], memory)
     }
 
     /// Declares a scope anew, of another shape or filter. It begins again once the hub has answered for it.

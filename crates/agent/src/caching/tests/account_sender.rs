@@ -145,7 +145,7 @@ fn begin_is_split_into_frames_of_at_most_256_kib() {
     let scopes: Vec<_> = (1..=5000).map(|id| declaration(id, &"k".repeat(200))).collect();
     delivery.declare(scopes, &mut memory).expect("5,000 is the limit");
     assert_eq!(
-        delivery.add_scope(declaration(6000, "More"), &mut memory),
+        delivery.declare(vec![declaration(6000, "More")], &mut memory),
         Err(DeclarationError::TooManyScopes)
     );
     delivery.attach(LIMIT);
@@ -330,7 +330,7 @@ fn the_hub_asks_for_a_new_list() {
 fn an_added_scope_begins_once_its_batch_is_committed_and_answered() {
     let (mut fixture, ..) = Fixture::watching();
     let id = fixture.delivery.next_scope_id();
-    fixture.delivery.add_scope(declaration(id, "Service"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(id, "Service")], &mut fixture.memory).expect("it is new");
     assert_eq!(id, 3);
     assert!(fixture.resume(0, vec![checkpoint(3, "30")]).is_empty(), "its batch is not sent");
     let batch = fixture.batch();
@@ -347,7 +347,7 @@ fn an_added_scope_begins_once_its_batch_is_committed_and_answered() {
 #[test]
 fn begin_names_an_added_scope_only_once_it_is_committed() {
     let (mut fixture, ..) = Fixture::watching();
-    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(3, "Service")], &mut fixture.memory).expect("it is new");
     let seq = fixture.batch().seq;
     assert_eq!(fixture.reconnect(), [1, 2]);
     fixture.resume(0, both());
@@ -361,7 +361,7 @@ fn begin_names_an_added_scope_only_once_it_is_committed() {
 #[test]
 fn an_added_scope_is_added_again_if_its_answer_was_lost_and_begin_did_not_name_it() {
     let (mut fixture, ..) = Fixture::watching();
-    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(3, "Service")], &mut fixture.memory).expect("it is new");
     let seq = fixture.batch().seq;
     assert_eq!(fixture.reconnect(), [1, 2]);
     assert!(fixture.resume(seq, both()).is_empty(), "it was committed meanwhile");
@@ -377,7 +377,7 @@ fn an_added_scope_is_added_again_if_its_answer_was_lost_and_begin_did_not_name_i
 #[test]
 fn an_added_scope_that_ended_is_not_added_again() {
     let (mut fixture, ..) = Fixture::watching();
-    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(3, "Service")], &mut fixture.memory).expect("it is new");
     let seq = fixture.batch().seq;
     fixture.delivery.remove_scope(3, &mut fixture.memory);
     fixture.reconnect();
@@ -391,7 +391,7 @@ fn an_added_scope_is_added_again_after_lost_commits() {
     let (mut fixture, pods, _) = Fixture::watching();
     fixture.sent(pods, "a", 11);
     fixture.delivery.ack(1);
-    fixture.delivery.add_scope(declaration(3, "Service"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(3, "Service")], &mut fixture.memory).expect("it is new");
     fixture.batch();
     fixture.reconnect();
     fixture.resume(0, both());
@@ -433,10 +433,10 @@ fn a_removal_is_sent_again_after_lost_commits_although_begin_named_the_scope() {
 fn a_scope_that_is_removed_and_added_keeps_its_rows() {
     let (mut fixture, ..) = Fixture::watching();
     fixture.delivery.remove_scope(1, &mut fixture.memory);
-    fixture.delivery.add_scope(declaration(3, "Pod"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(3, "Pod")], &mut fixture.memory).expect("it is new");
     let batch = fixture.batch();
     assert_eq!((batch.removed.len(), batch.added.len()), (0, 1));
-    fixture.delivery.add_scope(declaration(4, "Pod"), &mut fixture.memory).expect("it is new");
+    fixture.delivery.declare(vec![declaration(4, "Pod")], &mut fixture.memory).expect("it is new");
     fixture.delivery.remove_scope(3, &mut fixture.memory);
     assert!(fixture.batch().removed.is_empty());
 }
@@ -524,10 +524,10 @@ fn wrong_declarations_are_refused() {
     let mut fixture = Fixture::new();
     let memory = &mut fixture.memory;
     assert_eq!(
-        fixture.delivery.add_scope(declaration(1, "Job"), memory),
+        fixture.delivery.declare(vec![declaration(1, "Job")], memory),
         Err(DeclarationError::NumberUsed(1))
     );
-    assert_eq!(fixture.delivery.add_scope(declaration(9, ""), memory), Err(DeclarationError::NoKind(9)));
+    assert_eq!(fixture.delivery.declare(vec![declaration(9, "")], memory), Err(DeclarationError::NoKind(9)));
     let twice = vec![declaration(7, "Job"), declaration(7, "CronJob")];
     assert_eq!(fixture.delivery.declare(twice, memory), Err(DeclarationError::NumberUsed(7)));
 }

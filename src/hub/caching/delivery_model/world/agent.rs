@@ -71,7 +71,7 @@ impl World {
             None if settings.is_watched => {
                 let id = delivery.next_scope_id();
                 process.scope_id = Some(id);
-                delivery.add_scope(declaration(id, settings), memory).expect("it can be declared");
+                delivery.declare(vec![declaration(id, settings)], memory).expect("it can be declared");
                 None
             }
             None => None,
