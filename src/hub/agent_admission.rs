@@ -14,6 +14,7 @@
 //! registered at other replicas.
 
 pub(super) mod claimed_accounts;
+mod connection;
 pub(super) mod draining;
 pub(super) mod handshake;
 pub(super) mod hello;

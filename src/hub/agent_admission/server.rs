@@ -17,8 +17,8 @@ use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 use tower::{Layer, Service};
 
+use crate::hub::agent_admission::connection::Peer;
 use crate::hub::agent_admission::handshake::{self, AgentStreams};
-use crate::hub::agent_admission::listener::Peer;
 use crate::hub::caching::Caching as ObjectStreams;
 use crate::hub::context::HubContext;
 use crate::hub::{HubError, Pings};
