@@ -2,8 +2,9 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`] | the port: bounds on its connections, detection of other protocols |
-//! | [`server`] | the gRPC services, the HTTP/2 limits, deadlines of connections without a stream |
+//! | [`listener`] | the port: bounds and deadlines of its connections, detection of other protocols |
+//! | `connection` | the transport of a connection, as tonic gets it |
+//! | [`server`] | the gRPC services and their HTTP/2 limits |
 //! | [`hello`] | validation of the first frame; pure |
 //! | [`handshake`] | a stream from its Hello until the session is connected, and the end of the session |
 //! | [`claimed_accounts`] | bounds on accounts of other zones that an agent claims to hold |
