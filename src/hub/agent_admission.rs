@@ -125,7 +125,7 @@ impl Drop for QueuedAgent<'_> {
 impl Admission {
     /// Returns the class of an agent at its hello.
     fn class(&self, greeting: &AcceptedHello) -> AdmissionClass {
-        let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
+        let name = object_names::agent_object_name(&greeting.agent.id, &greeting.agent.zone);
         match self.context.agent_index.get(&name) {
             Some(agent) if agent.was_approved() => AdmissionClass::Returning,
             None if self.context.settings.admission.approves_new => AdmissionClass::Newcomer,
@@ -139,7 +139,7 @@ impl Admission {
         greeting: &AcceptedHello,
         class: AdmissionClass,
     ) -> Result<QueuedAgent<'_>, HelloRefusal> {
-        let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
+        let name = object_names::agent_object_name(&greeting.agent.id, &greeting.agent.zone);
         let (agents, now) = (&self.context.agent_index, self.context.moment());
         if class == AdmissionClass::Unapproved && !self.unapproved_agents.lock().admit(&name, agents, now) {
             return Err(too_many_unapproved());
@@ -165,13 +165,13 @@ impl Admission {
 
     /// Whether the agent's zone has a granted account that the agent does not hold.
     fn needs_accounts_of_zone(&self, greeting: &AcceptedHello) -> bool {
-        let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.zone);
+        let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.agent.zone);
         let held: HashSet<_> = greeting.held.iter().map(|claim| (claim.uid.as_str(), claim.epoch)).collect();
         of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
             self.context.accounts.by_uid(uid).is_some_and(|account| {
                 let status = account.status_or_default();
                 let granted = status.phase() == GrantPhase::Open
-                    && status.granted_zone() == Some(&greeting.zone)
+                    && status.granted_zone() == Some(&greeting.agent.zone)
                     && status.state() != State::Failed;
                 granted && !held.contains(&(uid.as_str(), status.epoch))
             })
