@@ -80,7 +80,7 @@ pub(super) fn hub_settings(
 ) -> HubSettings {
     let policy = policy(settings, location);
     let accounts_namespace = accounts_namespace(settings, location);
-    let usual = HubSettings::default();
+    let usual = AbsentAgentSettings::default();
     HubSettings {
         replica_id: location.replica_id.clone(),
         listener: ListenerSettings {
@@ -91,14 +91,14 @@ pub(super) fn hub_settings(
             limits: settings.grpc.limits.clone(),
             rest_port: Some(rest_port),
             pings: settings.grpc.keepalive,
-            ..usual.listener
+            ..ListenerSettings::default()
         },
         sessions: SessionSettings {
             max_message_bytes: settings.grpc.max_inbound_message_size,
             cuts_off_silent: settings.heartbeat.enabled,
             operation_wait: policy.operation_wait,
             clustered: may_have_peers(settings),
-            ..usual.sessions
+            ..SessionSettings::default()
         },
         admission: AdmissionSettings {
             approves_new: approves(settings),
@@ -107,13 +107,10 @@ pub(super) fn hub_settings(
         },
         absent_agents: AbsentAgentSettings {
             forget_after: policy.orphan_grace.saturating_mul(2),
-            remove_after: crash_points::seconds(
-                "KUBESVC_AGENTS_GONE_SECONDS",
-                usual.absent_agents.remove_after,
-            ),
+            remove_after: crash_points::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_after),
             forget_approved_after: settings.agents.forget_approved_after,
             account_cleanup: policy.account_cleanup,
-            ..usual.absent_agents
+            ..usual
         },
         static_accounts: StaticAccountSettings {
             watched: location.watches(&accounts_namespace),

@@ -27,7 +27,8 @@ impl ReloadWorld {
     }
 
     fn of(folder: TempDir) -> Self {
-        let settings = SettingsFolder::load(folder.path().to_owned(), UnknownKeys::Error).expect("good settings");
+        let settings =
+            SettingsFolder::load(folder.path().to_owned(), UnknownKeys::Error).expect("good settings");
         let own = StaticAccountFile::new(split(&settings.loaded.settings.accounts).0);
         Self { folder, settings, own }
     }
