@@ -158,7 +158,7 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
     let controller = Arc::new(Controller::new(context, events));
     info!(accounts = controller.context.accounts.len(), "started leading");
     tokio::join!(
-        reconcile::run(Arc::clone(&controller), stop.clone(), over),
+        reconcile::run(Arc::clone(&controller), &stop),
         keep_time(&controller, &stop),
         follow_connected_agents(&controller, &stop),
         follow_secrets(&controller, &stop),

@@ -71,7 +71,9 @@ use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
 use kubesvc_runtime::listen::http::HttpLimits;
+use kubesvc_runtime::listen::port::PortLimits;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_store::{CacheStore, Store};
@@ -85,15 +87,10 @@ const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// Limits of the port that serves REST, with this many connections in total and these limits per address.
 pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
-    HttpLimits {
-        connections,
-        addresses,
-        head_timeout: Duration::from_secs(10),
-        head_bytes: MAX_HEAD_BYTES,
-        refused_head: error::refused_head,
-        idle_timeout: Duration::from_secs(15),
-        grace: Duration::from_secs(10),
-    }
+    let deadlines = ConnectionDeadlines { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
+    let grace = Duration::from_secs(10);
+    let port = PortLimits { connections, reserved: 0, addresses, deadlines, grace };
+    HttpLimits { port, head_bytes: MAX_HEAD_BYTES, refused_head: error::refused_head }
 }
 
 /// Limits of the port that serves only health. It has no limit per address, because probes come from few addresses.

@@ -1,14 +1,14 @@
-//! Reconciles accounts: which one is due when, the workers that run concurrently, and one pass over one account, which
-//! observes, decides and acts until there is nothing to do now.
+//! Reconciles accounts: which one is due when, and one pass over one account, which observes, decides and acts until
+//! there is nothing to do now.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use super::Controller;
@@ -17,6 +17,7 @@ use super::act::ActionOutcome;
 use crate::informers::AccountKey;
 use kubesvc_core::lifecycle::{RowFact, Tick};
 use kubesvc_core::{KubesvcAccount, account_row};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -38,48 +39,42 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 const PANIC_RETRY_TICKS: Tick = 30;
 
 /// Reconciles until stopped, then waits for actions in progress for at most [`FINISH_TIMEOUT`]; the next leader
-/// repeats what is not done by then. When leadership is lost (`over`), waits for nothing.
-pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, over: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_ACCOUNTS));
-    let (workers, too_late) = (TaskTracker::new(), over.child_token());
-    loop {
-        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
-            break;
-        };
-        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
-        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
-        let guard = ReconcileGuard { controller: Arc::clone(&controller), key };
-        let stop = stop.clone();
-        workers.spawn(too_late.clone().run_until_cancelled_owned(async move {
-            guard.controller.reconcile(&guard.key, &stop).await;
-            drop(guard);
-            drop(permit);
-        }));
-    }
-    workers.close();
-    if tokio::time::timeout(FINISH_TIMEOUT, workers.wait()).await.is_err() {
-        warn!(
-            accounts = workers.len(),
-            "some accounts were not reconciled in time; the next leader reconciles them"
-        );
-        too_late.cancel();
-        workers.wait().await;
+/// repeats what is not done by then. When leadership is lost, waits for nothing: the caller drops this.
+pub(super) async fn run(controller: Arc<Controller>, stop: &CancellationToken) {
+    let task = TaskSpec::new("reconciler", "Observes accounts, and does what the lifecycle decides");
+    let task = task.woken_by(&controller.schedule.wakes).concurrency(MAX_CONCURRENT_ACCOUNTS);
+    // A pass bounds its own waits, and a panic in it ends only this pass.
+    let pass = |keys: Vec<AccountKey>| {
+        let (worker, stop) = (Arc::clone(&controller), stop.clone());
+        let pass = tokio::spawn(async move {
+            for key in &keys {
+                let guard = PanicGuard { controller: &worker, key };
+                worker.reconcile(key, &stop).await;
+                drop(guard);
+            }
+        });
+        AbortOnDropHandle::new(pass).map(|_| AttemptOutcome::Done)
+    };
+    let reconciled = controller.context.tasks.drive(task.without_deadline().finishes(), stop, pass);
+    let too_late = stop.cancelled().then(|()| tokio::time::sleep(FINISH_TIMEOUT));
+    tokio::select! {
+        () = reconciled => {}
+        () = too_late => warn!("some accounts were not reconciled in time; the next leader reconciles them"),
     }
 }
 
-/// A reconciliation in progress. When dropped, even by a panic, the account can be reconciled again.
-struct ReconcileGuard {
-    controller: Arc<Controller>,
-    key: AccountKey,
+/// Requeues the account when a pass over it panics.
+struct PanicGuard<'a> {
+    controller: &'a Controller,
+    key: &'a AccountKey,
 }
 
-impl Drop for ReconcileGuard {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
-        let schedule = &self.controller.schedule;
         if std::thread::panicking() {
-            schedule.requeue(&self.key, Some(self.controller.context.ticks.now() + PANIC_RETRY_TICKS));
+            let at = self.controller.context.ticks.now() + PANIC_RETRY_TICKS;
+            self.controller.schedule.requeue(self.key, Some(at));
         }
-        schedule.end(&self.key);
     }
 }
 
@@ -199,12 +194,10 @@ impl Controller {
     }
 }
 
-/// When each account is reconciled: those that wait, are due later, or are being reconciled. No account is reconciled
-/// by two workers at once. Bounded by the number of accounts.
+/// When each account is reconciled: those that wait, and those that are due later. Bounded by the number of accounts.
 pub(super) struct ReconcileSchedule {
     pub(super) wakes: Arc<WorkQueue<AccountKey>>,
     timers: Mutex<Timers>,
-    under_way: Mutex<HashMap<AccountKey, bool>>,
 }
 
 #[derive(Default)]
@@ -215,7 +208,7 @@ struct Timers {
 
 impl ReconcileSchedule {
     pub(super) fn new(wakes: Arc<WorkQueue<AccountKey>>) -> Self {
-        Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
+        Self { wakes, timers: Mutex::default() }
     }
 
     /// Schedules an account for a tick, or sooner if something wakes it; `None`: only then.
@@ -240,25 +233,6 @@ impl ReconcileSchedule {
         for key in due.into_values().flatten() {
             timers.by_key.remove(&key);
             self.wakes.wake(key);
-        }
-    }
-
-    /// Begins to reconcile an account. Returns `false` if a worker already does; the account is then woken again
-    /// afterwards.
-    pub(super) fn begin(&self, key: &AccountKey) -> bool {
-        let mut under_way = self.under_way.lock();
-        if let Some(again) = under_way.get_mut(key) {
-            *again = true;
-            return false;
-        }
-        under_way.insert(key.clone(), false);
-        true
-    }
-
-    /// Ends a reconciliation. Wakes the account if it was requested meanwhile.
-    pub(super) fn end(&self, key: &AccountKey) {
-        if self.under_way.lock().remove(key) == Some(true) {
-            self.wakes.wake(key.clone());
         }
     }
 }

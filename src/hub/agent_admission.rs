@@ -2,8 +2,9 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`] | the port: bounds on its connections, detection of other protocols |
-//! | [`server`] | the gRPC services, the HTTP/2 limits, deadlines of connections without a stream |
+//! | [`listener`] | the port: bounds and deadlines of its connections, detection of other protocols |
+//! | `connection` | the transport of a connection, as tonic gets it |
+//! | [`server`] | the gRPC services and their HTTP/2 limits |
 //! | [`hello`] | validation of the first frame; pure |
 //! | [`handshake`] | a stream from its Hello until the session is connected, and the end of the session |
 //! | [`claimed_accounts`] | bounds on accounts of other zones that an agent claims to hold |
@@ -14,6 +15,7 @@
 //! registered at other replicas.
 
 pub(super) mod claimed_accounts;
+mod connection;
 pub(super) mod draining;
 pub(super) mod handshake;
 pub(super) mod hello;
@@ -121,7 +123,7 @@ impl Drop for QueuedAgent<'_> {
 
 impl Admission {
     fn class(&self, greeting: &AcceptedHello) -> AdmissionClass {
-        let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
+        let name = object_names::agent_object_name(&greeting.agent.id, &greeting.agent.zone);
         match self.context.agent_index.get(&name) {
             Some(agent) if agent.was_approved() => AdmissionClass::Returning,
             None if self.context.settings.admission.approves_new => AdmissionClass::Newcomer,
@@ -135,7 +137,7 @@ impl Admission {
         greeting: &AcceptedHello,
         class: AdmissionClass,
     ) -> Result<QueuedAgent<'_>, HelloRefusal> {
-        let name = object_names::agent_object_name(&greeting.agent_id, &greeting.zone);
+        let name = object_names::agent_object_name(&greeting.agent.id, &greeting.agent.zone);
         let (agents, now) = (&self.context.agent_index, self.context.moment());
         if class == AdmissionClass::Unapproved && !self.unapproved_agents.lock().admit(&name, agents, now) {
             return Err(too_many_unapproved());
@@ -161,13 +163,13 @@ impl Admission {
 
     /// Whether the agent's zone has a granted account that the agent does not hold.
     fn needs_accounts_of_zone(&self, greeting: &AcceptedHello) -> bool {
-        let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.zone);
+        let of_zone = self.sessions.zone_index.lock().of_zone(&greeting.agent.zone);
         let held: HashSet<_> = greeting.held.iter().map(|claim| (claim.uid.as_str(), claim.epoch)).collect();
         of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
             self.context.accounts.by_uid(uid).is_some_and(|account| {
                 let status = account.status_or_default();
                 let granted = status.phase() == GrantPhase::Open
-                    && status.granted_zone() == Some(&greeting.zone)
+                    && status.granted_zone() == Some(&greeting.agent.zone)
                     && status.state() != State::Failed;
                 granted && !held.contains(&(uid.as_str(), status.epoch))
             })

@@ -9,7 +9,8 @@ use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 
 /// Settings of the hub, grouped by the part that uses them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Default))]
 pub struct HubSettings {
     pub replica_id: ReplicaId,
     /// The port: its address, and the bounds and deadlines of connections.
@@ -113,12 +114,6 @@ pub struct AdmissionSettings {
     pub orphan_grace: Duration,
 }
 
-impl Default for AdmissionSettings {
-    fn default() -> Self {
-        Self { approves_new: true, registration_qps: 50, orphan_grace: Duration::from_secs(30) }
-    }
-}
-
 /// When absent agents, their objects and their accounts are forgotten or removed.
 #[derive(Clone, Debug)]
 pub struct AbsentAgentSettings {
@@ -153,12 +148,6 @@ pub struct StaticAccountSettings {
     pub namespace: String,
     /// Whether the operator watches that namespace; if not, static accounts are refused.
     pub watched: bool,
-}
-
-impl Default for StaticAccountSettings {
-    fn default() -> Self {
-        Self { namespace: String::new(), watched: true }
-    }
 }
 
 /// HTTP/2 pings.

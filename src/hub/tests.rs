@@ -14,5 +14,6 @@ mod pace;
 mod port;
 mod report_outbox_writer;
 mod requests;
+mod settings;
 mod static_accounts;
 mod support;

@@ -23,16 +23,6 @@ pub struct Times {
     pub retry_period: Duration,
 }
 
-impl Default for Times {
-    fn default() -> Self {
-        Self {
-            duration: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry_period: Duration::from_secs(2),
-        }
-    }
-}
-
 impl Times {
     /// Interval at which a replica renews its own Lease.
     pub(super) fn renewal(self) -> Duration {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::kube_client::RunLocation;
-use super::settings::{self, Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
+use super::settings::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
 use crate::access::AccessMode;
 use crate::controller::AdoptedRows;
 use crate::hub::{
-    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, BodyFormat, CachingSettings, HubSettings,
-    ListenerSettings, Pings, SessionSettings, StaticAccountSettings,
+    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, CachingSettings, HubSettings, ListenerSettings,
+    SessionSettings, StaticAccountSettings,
 };
 use crate::operations::OperationSettings;
 use crate::rest::{BrowserRules, RestSettings};
@@ -79,7 +79,7 @@ pub(super) fn hub_settings(
 ) -> HubSettings {
     let policy = policy(settings, location);
     let accounts_namespace = accounts_namespace(settings, location);
-    let usual = HubSettings::default();
+    let usual = AbsentAgentSettings::default();
     HubSettings {
         replica_id: location.replica_id.clone(),
         listener: ListenerSettings {
@@ -89,18 +89,15 @@ pub(super) fn hub_settings(
             connection_cap: connections.agents,
             limits: settings.grpc.limits.clone(),
             rest_port: Some(rest_port),
-            pings: settings
-                .grpc
-                .keepalive
-                .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
-            ..usual.listener
+            pings: settings.grpc.keepalive,
+            ..ListenerSettings::default()
         },
         sessions: SessionSettings {
             max_message_bytes: settings.grpc.max_inbound_message_size,
             cuts_off_silent: settings.heartbeat.enabled,
             operation_wait: policy.operation_wait,
             clustered: may_have_peers(settings),
-            ..usual.sessions
+            ..SessionSettings::default()
         },
         admission: AdmissionSettings {
             approves_new: approves(settings),
@@ -109,13 +106,10 @@ pub(super) fn hub_settings(
         },
         absent_agents: AbsentAgentSettings {
             forget_after: policy.orphan_grace.saturating_mul(2),
-            remove_after: crash_points::seconds(
-                "KUBESVC_AGENTS_GONE_SECONDS",
-                usual.absent_agents.remove_after,
-            ),
+            remove_after: crash_points::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_after),
             forget_approved_after: settings.agents.forget_approved_after,
             account_cleanup: policy.account_cleanup,
-            ..usual.absent_agents
+            ..usual
         },
         static_accounts: StaticAccountSettings {
             watched: location.watches(&accounts_namespace),
@@ -132,10 +126,7 @@ pub(super) fn caching_settings(settings: &CacheSettings) -> CachingSettings {
     CachingSettings {
         pending_bytes: settings.pending_bytes,
         writers: usize::try_from(settings.writers).unwrap_or(usize::MAX),
-        body_format: match settings.body_format {
-            settings::BodyFormat::Text => BodyFormat::Text,
-            settings::BodyFormat::Zstd => BodyFormat::Zstd,
-        },
+        body_format: settings.body_format,
     }
 }
 
@@ -248,6 +239,8 @@ mod tests {
     use kubesvc_runtime::kube_access::KubeAccess;
 
     use super::*;
+    use crate::hub::BodyFormat;
+    use crate::operator::settings;
 
     fn loaded(yaml: &str) -> OperatorSettings {
         let file = tempfile::NamedTempFile::new().expect("a file");

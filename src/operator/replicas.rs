@@ -47,14 +47,9 @@ pub(super) struct ReplicaLeases {
 
 impl ReplicaLeases {
     pub(super) fn new(settings: &OperatorSettings, location: &RunLocation) -> Self {
-        let election = settings.leader_election;
-        let times = Times {
-            duration: election.duration,
-            renew_deadline: election.renew_deadline,
-            retry_period: election.retry_period,
-        };
         let (replica_id, all) =
             (location.replica_id.clone(), LeaseObjects::new(&location.kube, &location.namespace));
+        let times = settings.leader_election;
         let has_peers = may_have_peers(settings);
         Self {
             leases: has_peers.then(|| all.clone()),

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-pub use cache::{BodyFormat, CacheSettings};
+use crate::hub::Pings;
+use crate::leases::Times;
+pub use cache::CacheSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
@@ -90,7 +92,7 @@ settings! {
         /// port for calls of other replicas, with TLS; they call this one at the same port
         replicas_port: u16 = key("kubesvc.replicas.port", PORT, "7004");
         /// How replicas elect a leader.
-        leader_election: LeaderElectionSettings = group("kubesvc.leaderElection").read_as(leader_election);
+        leader_election: Times = group("kubesvc.leaderElection").read_as(leader_election);
         /// Periodic checks of the connected agents.
         heartbeat: HeartbeatSettings = group("kubesvc.heartbeat").read_as(heartbeat);
         /// Operations on accounts.
@@ -135,12 +137,12 @@ settings! {
         /// Limits on open connections from one address.
         limits: AddressLimits = LimitsAt("limits", "0", "connections of agents from one address (IPv6: /64); 0: no bound");
         /// HTTP/2 pings to agents; `None`: not sent.
-        keepalive: Option<KeepaliveSettings> = group("security").read_as(keepalive);
+        keepalive: Option<Pings> = group("security").read_as(keepalive);
     }
 
     /// HTTP/2 pings.
-    #[derive(Copy, Eq)]
-    pub struct KeepaliveSettings {
+    #[derive(Copy)]
+    struct KeepaliveKeys {
         /// pace of HTTP/2 pings to agents; 0: none
         every: Duration = key("keepAliveHeartbeatSeconds", seconds(0, DAY), "20");
         /// longest wait for the answer to a ping; 0: a day
@@ -231,8 +233,8 @@ settings! {
 
     /// How replicas elect a leader. `duration` is longer than `renew_deadline`, which is longer than 1.2 times
     /// `retry_period`.
-    #[derive(Copy, Eq)]
-    pub struct LeaderElectionSettings {
+    #[derive(Copy)]
+    struct LeaderElectionKeys {
         /// how long others wait for a leader that does not renew its Lease
         duration: Duration = key("leaseDurationSeconds", seconds(2, 3600), "15");
         /// how long a leader that cannot renew its Lease goes on; less than that
@@ -432,14 +434,11 @@ fn cluster_mode(mode: Option<String>, values: &Values) -> Result<ClusterMode, Co
 }
 
 /// A leader gives up before other replicas may take its Lease, after more than one attempt to renew it.
-fn leader_election(
-    times: LeaderElectionSettings,
-    values: &Values,
-) -> Result<LeaderElectionSettings, ConfigError> {
+fn leader_election(keys: LeaderElectionKeys, values: &Values) -> Result<Times, ConfigError> {
     const DURATION: &str = "kubesvc.leaderElection.leaseDurationSeconds";
     const DEADLINE: &str = "kubesvc.leaderElection.renewDeadlineSeconds";
     const RETRY: &str = "kubesvc.leaderElection.retryPeriodSeconds";
-    let LeaderElectionSettings { duration, renew_deadline, retry_period } = times;
+    let LeaderElectionKeys { duration, renew_deadline, retry_period } = keys;
     if duration <= renew_deadline {
         let allowed = format!("less than {DURATION}, which is {duration:?}");
         return Err(values.out_of_bounds(DEADLINE, format!("{renew_deadline:?}"), allowed).into());
@@ -448,14 +447,15 @@ fn leader_election(
         let allowed = format!("less than {DEADLINE} / 1.2, which is {:.1?}", renew_deadline.div_f64(1.2));
         return Err(values.out_of_bounds(RETRY, format!("{retry_period:?}"), allowed).into());
     }
-    Ok(times)
+    Ok(Times { duration, renew_deadline, retry_period })
 }
 
 /// As documented, a heartbeat of 0 s sends no pings. A timeout of 0 s never closes a connection, which the maximum
 /// timeout amounts to.
-fn keepalive(pings: KeepaliveSettings, _: &Values) -> Result<Option<KeepaliveSettings>, ConfigError> {
-    let timeout = if pings.timeout.is_zero() { MAX_PING_TIMEOUT } else { pings.timeout };
-    Ok((!pings.every.is_zero()).then_some(KeepaliveSettings { timeout, ..pings }))
+fn keepalive(keys: KeepaliveKeys, _: &Values) -> Result<Option<Pings>, ConfigError> {
+    let KeepaliveKeys { every, timeout } = keys;
+    let timeout = if timeout.is_zero() { MAX_PING_TIMEOUT } else { timeout };
+    Ok((!every.is_zero()).then_some(Pings { every, timeout }))
 }
 
 fn heartbeat(keys: HeartbeatKeys, values: &Values) -> Result<HeartbeatSettings, ConfigError> {

@@ -10,25 +10,41 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, ObjectReference};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::{Mutex, RwLock};
+use serde::{Serialize, Serializer};
 use tracing::info;
+use utoipa::ToSchema;
 
 /// Name of the port of calls between replicas in objects that name it, such as those for several replicas on one machine.
 const CALLS_PORT_NAME: &str = "replicas";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A replica of the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ClouddriverInstance)]
 pub struct Replica {
-    /// Name of its pod; if no object names a pod, its address and port.
-    pub id: ReplicaId,
-    /// Base URL of its REST API: scheme, host and port.
+    /// Base URL of the replica's REST API.
     pub base_url: String,
-    /// Whether any object lists it as ready.
-    pub ready: bool,
-    /// Time of the last change of this entry.
+    // If no object names a pod, its address and port.
+    /// Name of the replica's pod.
+    #[schema(value_type = String)]
+    pub id: ReplicaId,
+    /// Time when the information about the replica last changed.
+    #[schema(value_type = String)]
+    #[serde(serialize_with = "to_millis")]
     pub last_updated: Timestamp,
+    /// Whether the replica is among the ready addresses of its Service.
+    pub ready: bool,
     /// Whether the id is the name of its pod.
+    #[serde(skip)]
     pub(super) named: bool,
     /// Host and port at which it takes calls of other replicas.
+    #[serde(skip)]
     pub(super) calls_at: String,
+}
+
+/// Serializes a time with three digits of its second.
+fn to_millis<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{time:.3}"))
 }
 
 /// The kind of object that an address comes from.

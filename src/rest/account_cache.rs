@@ -52,7 +52,7 @@ pub(super) struct CachedKind {
     /// The namespace; empty for all, and for objects without one.
     namespace: String,
     /// How far it is.
-    state: CachedKindState,
+    state: ScopeState,
     /// Number of objects in the table.
     objects: i64,
     /// Version up to which it is cached; left out while it is listed.
@@ -63,18 +63,6 @@ pub(super) struct CachedKind {
     /// Why it cannot be read now.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-}
-
-/// How far a kind is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum CachedKindState {
-    /// It is being listed, or waits for its turn.
-    Listing,
-    /// It was listed whole, and is watched since.
-    Synced,
-    /// It is no longer watched, and its objects are being removed.
-    Removed,
 }
 
 /// An object that was asked for: its row, or why there is none.
@@ -311,11 +299,7 @@ impl StoredCache {
             .map(|scope| CachedKind {
                 kind: scope.cached_kind.clone(),
                 namespace: scope.key.namespace.clone(),
-                state: match scope.state {
-                    ScopeState::Listing => CachedKindState::Listing,
-                    ScopeState::Synced => CachedKindState::Synced,
-                    ScopeState::Removed => CachedKindState::Removed,
-                },
+                state: scope.state,
                 objects: self.count(scope),
                 resource_version: scope.resource_version.clone(),
                 age_ms: now_ms.saturating_sub(scope.last_updated_ms).max(0),

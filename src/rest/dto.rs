@@ -8,6 +8,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::view::AccountView;
+use kubesvc_core::DesiredState;
+use kubesvc_core::spec::{Scope, SpinnakerKind};
 
 /// Names of accounts, without duplicates.
 #[derive(Serialize, ToSchema)]
@@ -31,7 +33,7 @@ pub(super) struct StateChange {
     /// Name of the account: 1 to 255 characters.
     name: AccountName,
     /// ACTIVE or INACTIVE. ACTIVE also sets the other fields that are given; INACTIVE only validates them.
-    state: Wish,
+    state: DesiredState,
     /// Zone whose agents are to hold the account.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     zone_id: Option<String>,
@@ -43,16 +45,6 @@ pub(super) struct StateChange {
     kubeconfig_contents: Option<String>,
     /// Use the agent's own service account.
     service_account: Option<bool>,
-}
-
-/// Desired state of an account.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum Wish {
-    /// Agents of the zone hold the account.
-    Active,
-    /// The account is kept, and no agent holds it.
-    Inactive,
 }
 
 /// Type of an account; there is only one.
@@ -105,7 +97,7 @@ pub(super) struct AccountDefinition {
     r#type: Option<AccountKind>,
     /// ACTIVE or INACTIVE. Default of a new account: INACTIVE.
     #[schema(inline)]
-    state: Option<Wish>,
+    state: Option<DesiredState>,
     /// Zone whose agents are to hold the account.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     zone_id: Option<String>,
@@ -223,19 +215,6 @@ pub(super) struct CustomResource {
     namespaced: Option<bool>,
 }
 
-/// Spinnaker's classification of a kind.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum SpinnakerKind {
-    Instances,
-    Configs,
-    ServerGroups,
-    LoadBalancers,
-    SecurityGroups,
-    ServerGroupManagers,
-    Unclassified,
-}
-
 /// Deployment priority: at most nine digits, as text or as a number.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
@@ -265,16 +244,7 @@ pub(super) struct ExposedResource {
     kind: String,
     /// Scope of the kind, case-insensitive.
     #[schema(inline)]
-    scope: Option<ResourceScope>,
-}
-
-/// Scope of a kind.
-#[derive(Serialize, ToSchema)]
-pub(super) enum ResourceScope {
-    /// Namespaced.
-    Namespaced,
-    /// Cluster-scoped.
-    Cluster,
+    scope: Option<Scope>,
 }
 
 /// Details of a request to disconnect an agent.

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
@@ -87,21 +88,22 @@ fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-impl RestState {
-    /// Who calls.
-    async fn operation_caller(
-        &self,
-        headers: &HeaderMap,
-        caller: UnknownCaller,
-    ) -> Result<OperationCaller, RestError> {
+impl FromRequestParts<RestState> for OperationCaller {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &RestState) -> Result<Self, Response> {
+        let (caller, headers) = (UnknownCaller::of(parts), &parts.headers);
         let called = Caller { headers, certificates: &[] };
-        let principal = self.operations.authenticate(called, caller.address).await?;
+        let principal = state.operations.authenticate(called, caller.address).await;
+        let principal = principal.map_err(|refusal| RestError::from(refusal).into_response())?;
         caller.known();
         let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
         let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
-        Ok(OperationCaller { principal, claimed, accounts: named_accounts(headers) })
+        Ok(Self { principal, claimed, accounts: named_accounts(headers) })
     }
+}
 
+impl RestState {
     /// Counts a call that is refused here, and writes its audit line.
     fn refuse(&self, caller: &OperationCaller, verb: &'static str, error: RestError) -> RestError {
         let refusal = OperationRefusal::Malformed { status: error.status, why: error.message.clone() };
@@ -166,12 +168,10 @@ impl From<OperationRefusal> for RestError {
     ))]
 pub(super) async fn run(
     State(state): State<RestState>,
-    caller: UnknownCaller,
-    headers: HeaderMap,
+    caller: OperationCaller,
     uri: Uri,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    let caller = state.operation_caller(&headers, caller).await?;
     let query = OperationQuery::read(uri.query());
     let query = query.map_err(|error| state.refuse(&caller, RUN, error))?;
     let OperationQuery { wait, dry_run, client_request_id } = query;
@@ -212,11 +212,9 @@ pub(super) async fn run(
     ))]
 pub(super) async fn settle(
     State(state): State<RestState>,
-    caller: UnknownCaller,
-    headers: HeaderMap,
+    caller: OperationCaller,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, caller).await?;
     let reading = async {
         let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
         Ok::<_, RestError>((result(body)?, held))
@@ -238,11 +236,9 @@ pub(super) async fn settle(
     ))]
 pub(super) async fn look_at_open(
     State(state): State<RestState>,
-    caller: UnknownCaller,
-    headers: HeaderMap,
+    caller: OperationCaller,
     uri: Uri,
 ) -> Result<StatusCode, RestError> {
-    let caller = state.operation_caller(&headers, caller).await?;
     let with_accounts = looks_at_accounts(uri.query());
     let with_accounts = with_accounts.map_err(|error| state.refuse(&caller, LOOK, error))?;
     let looked = state.operations.look_at_open_rows().await;
@@ -267,11 +263,9 @@ pub(super) async fn look_at_open(
     ))]
 pub(super) async fn list(
     State(state): State<RestState>,
-    caller: UnknownCaller,
-    headers: HeaderMap,
+    caller: OperationCaller,
     uri: Uri,
 ) -> Result<Json<Vec<OperationRecordView>>, RestError> {
-    let caller = state.operation_caller(&headers, caller).await?;
     let page = listed_page(uri.query());
     let (paging, account) = page.map_err(|error| state.refuse(&caller, LIST, error))?;
     let records = state.operations.records(account.as_deref(), paging.range(), &caller).await?;
@@ -291,11 +285,9 @@ pub(super) async fn list(
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
-    caller: UnknownCaller,
-    headers: HeaderMap,
+    caller: OperationCaller,
     id: Result<PathId, RestError>,
 ) -> Result<Json<OperationRecordView>, RestError> {
-    let caller = state.operation_caller(&headers, caller).await?;
     let id = id.map_err(|error| state.refuse(&caller, GET, error))?.0;
     let id: String = id.chars().take(MAX_ID_CHARS).collect();
     let record = state.operations.record(&id, &caller).await?;

@@ -18,7 +18,7 @@ pub(super) struct AccountView {
     /// Name of the account in Spinnaker.
     name: String,
     /// State of the account.
-    status: ShownState,
+    status: State,
     /// Zone whose agents hold the account, or are to hold it.
     #[serde(skip_serializing_if = "Option::is_none")]
     zone_id: Option<String>,
@@ -96,7 +96,7 @@ pub(super) struct AccountItem {
     /// Connected agents that hold the account, sorted by id.
     agents: Vec<AgentOfAccount>,
     /// State of the account.
-    status: ShownState,
+    status: State,
     /// Text that names the agent that was last elected to cache the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
@@ -138,50 +138,7 @@ pub(super) struct ExistingAccount {
     #[serde(skip_serializing_if = "Option::is_none")]
     kubeconfig_file: Option<String>,
     /// State of the account.
-    state: ShownState,
-}
-
-/// State of an account.
-#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum ShownState {
-    /// The account is kept, and no agent holds it.
-    Inactive,
-    /// To be activated; waits for a zone, an agent or a credential.
-    ToMigrate,
-    /// Sent to the agents of its zone; none has answered yet.
-    Activating,
-    /// At least one agent holds the account.
-    Active,
-    /// To be deactivated; not started yet.
-    ToDeactivate,
-    /// The agents were told to drop the account.
-    Deactivating,
-    /// Being deleted.
-    Deleting,
-    /// Being deleted; an agent failed to drop the account. The operator retries.
-    DeleteFailed,
-    /// The last attempt failed.
-    Failed,
-    /// The account was active, and the last agent that held it is gone.
-    Orphaned,
-}
-
-impl From<State> for ShownState {
-    fn from(state: State) -> Self {
-        match state {
-            State::Inactive => Self::Inactive,
-            State::ToMigrate => Self::ToMigrate,
-            State::Activating => Self::Activating,
-            State::Active => Self::Active,
-            State::ToDeactivate => Self::ToDeactivate,
-            State::Deactivating => Self::Deactivating,
-            State::Deleting => Self::Deleting,
-            State::DeleteFailed => Self::DeleteFailed,
-            State::Failed => Self::Failed,
-            State::Orphaned => Self::Orphaned,
-        }
-    }
+    state: State,
 }
 
 impl AccountView {
@@ -195,7 +152,7 @@ impl AccountView {
         let props = properties.to_string();
         Self {
             name: account.account_name().to_owned(),
-            status: displayed_state(account).into(),
+            status: displayed_state(account),
             zone_id: zone(account),
             dynamic: !account.is_static(),
             connections: holders.len(),
@@ -235,7 +192,7 @@ impl AccountItem {
             config: spinnaker::definition(account),
             zone_id: zone(account),
             agents: agents(account, holders),
-            status: displayed_state(account).into(),
+            status: displayed_state(account),
             last_assignment_msg: last_assignment(account),
         }
     }
@@ -248,7 +205,7 @@ impl ExistingAccount {
             name: account.account_name().to_owned(),
             zone_id: zone(account),
             kubeconfig_file: spinnaker::kubeconfig_file(&account.spec.kubeconfig).map(Cow::into_owned),
-            state: displayed_state(account).into(),
+            state: displayed_state(account),
         }
     }
 }

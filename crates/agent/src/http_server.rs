@@ -19,9 +19,10 @@ use crate::watch_registry::WatchRegistry;
 use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
 use kubesvc_runtime::listen::http::{HttpLimits, HttpServer};
 use kubesvc_runtime::listen::listen;
-use kubesvc_runtime::listen::port::HttpMetrics;
+use kubesvc_runtime::listen::port::{HttpMetrics, PortLimits};
 
 /// A bound port that is not served yet.
 #[derive(Debug)]
@@ -94,14 +95,12 @@ pub(super) async fn bind_metrics(
 
 /// Limits for probes, a scraper and a few people: silent connections make room for them.
 fn limits() -> HttpLimits {
+    let deadlines = ConnectionDeadlines { head: Duration::from_secs(5), idle: Duration::from_secs(60) };
+    let (addresses, grace) = (AddressLimits::default(), Duration::from_secs(1));
     HttpLimits {
-        connections: 64,
-        addresses: AddressLimits::default(),
-        head_timeout: Duration::from_secs(5),
+        port: PortLimits { connections: 64, reserved: 0, addresses, deadlines, grace },
         head_bytes: 8 * 1024,
         refused_head: || r#"{"status":431,"error":"Request Header Fields Too Large"}"#.to_owned(),
-        idle_timeout: Duration::from_secs(60),
-        grace: Duration::from_secs(1),
     }
 }
 

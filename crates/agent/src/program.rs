@@ -26,7 +26,7 @@ mod reload;
 #[cfg(test)]
 mod tests;
 
-use reload::Settings;
+use reload::SettingsFolder;
 
 const PROGRAM: &str = "kubesvc-agent";
 const EXAMPLES: &str = "\
@@ -103,7 +103,7 @@ pub fn main() -> ExitCode {
 }
 
 fn start(cli: Cli) -> Result<ExitCode, StartError> {
-    let settings = Settings::load(cli.config_dir, cli.config_unknown)?;
+    let settings = SettingsFolder::load(cli.config_dir, cli.config_unknown)?;
     let loaded = &settings.loaded;
     if cli.print_config {
         return Ok(process::say(PROGRAM, &loaded.print()));
@@ -123,7 +123,7 @@ fn start(cli: Cli) -> Result<ExitCode, StartError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(options: AgentOptions, settings: Settings) -> Result<(), StartError> {
+fn run(options: AgentOptions, settings: SettingsFolder) -> Result<(), StartError> {
     // An error means that a provider is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Runtime::new().map_err(StartError::Runtime)?;

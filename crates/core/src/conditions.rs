@@ -19,7 +19,9 @@ pub const CACHING: &str = "Caching";
 pub const LEFT_OUT: &str = "LeftOut";
 
 /// Reason while an account shall be ACTIVE and the leader does not know yet which agents are connected.
-pub(crate) const AWAITING_AGENTS: &str = "AwaitingAgents";
+pub const AWAITING_AGENTS: &str = "AwaitingAgents";
+/// Reason while an account stays in its zone until the zone that it is pinned to has an agent.
+pub const ZONE_AWAITED: &str = "ZoneAwaited";
 
 /// What the conditions shall say.
 #[derive(Clone, Debug, PartialEq, Eq)]

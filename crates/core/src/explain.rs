@@ -20,10 +20,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
-use super::conditions::{LISTED_BY_AGENT, left_out};
+use super::conditions::{LISTED_BY_AGENT, find, left_out};
 use super::credential_expiry::CREDENTIAL_EXPIRING;
-use super::failure::FailureClass;
-use super::lifecycle::{displayed_state, retry_is_unhandled};
+use super::lifecycle::{displayed_state, generation_is_unhandled};
 use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State};
 use crate::ids::ZoneId;
 
@@ -181,8 +180,8 @@ pub fn explain(
         account_name: account.account_name().to_owned(),
         desired: desired.to_owned(),
         state: displayed_state(account),
-        ready: facts.is_true("Ready") && !facts.is_changed() && !account.is_being_deleted(),
-        reason: facts.reason().map(str::to_owned),
+        ready: facts.is_true("Ready") && !generation_is_unhandled(account) && !account.is_being_deleted(),
+        reason: status.reason().map(str::to_owned),
         since: status.last_transition_time.as_ref().map(|time| time.0),
         zone: facts.zone().cloned(),
         waits_for: verdict.waits_for,
@@ -245,34 +244,16 @@ impl<'a> AccountFacts<'a> {
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
-        self.status.conditions.iter().find(|condition| condition.type_ == type_)
+        find(&self.status.conditions, type_)
     }
 
     fn is_true(&self, type_: &str) -> bool {
         self.condition(type_).is_some_and(|condition| condition.status == "True")
     }
 
-    fn reason(&self) -> Option<&str> {
-        self.condition("Ready").map(|ready| ready.reason.as_str())
-    }
-
-    fn class(&self) -> Option<FailureClass> {
-        FailureClass::from_reason(self.reason()?)
-    }
-
     /// Whether no operator has seen the account yet.
     fn is_unseen(&self) -> bool {
         self.account.status.is_none() || self.status.observed_generation < 0
-    }
-
-    /// Whether a change of the spec has not been processed yet.
-    fn is_changed(&self) -> bool {
-        self.status.observed_generation != self.account.generation()
-    }
-
-    /// Whether a retry was requested and has not begun.
-    fn is_retry_asked(&self) -> bool {
-        retry_is_unhandled(self.account)
     }
 
     /// Age of the object, in seconds.

@@ -7,13 +7,13 @@ use crate::object_names::is_hidden;
 /// Maximum length of a failure's message, and so of `errorMessage`, in bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
 
-/// Makes [`FailureClass`] of a table, so that a class is one line of it.
+/// Makes [`FailureClass`] of a table, so that a class is one entry of it.
 macro_rules! failure_classes {
-    ($($(#[$doc:meta])* $class:ident = $reason:literal, $outlook:ident;)+) => {
+    ($($class:ident = $reason:literal, $outlook:ident, $meaning:literal $(, $remedy:literal)?;)+) => {
         /// The class of a failure, and with it the reason of FAILED.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum FailureClass {
-            $($(#[$doc])* $class,)+
+            $(#[doc = $meaning] $class,)+
         }
 
         impl FailureClass {
@@ -33,53 +33,67 @@ macro_rules! failure_classes {
                     $(Self::$class => Outlook::$outlook,)+
                 }
             }
+
+            /// What went wrong, in a sentence.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$class => $meaning,)+
+                }
+            }
+
+            /// What a person does about it, in a sentence.
+            pub fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$class => [$($remedy,)? "See the message above."][0],)+
+                }
+            }
         }
     };
 }
 
+// Class = its reason, whether it is retried, what went wrong, and the remedy where the account does not decide it.
 failure_classes! {
-    /// The cluster refused the credential (401).
-    Auth = "Unauthorized", NeedsSomeone;
-    /// The credential lacks a permission (403).
-    Forbidden = "Forbidden", NeedsSomeone;
-    /// No connection to the cluster.
-    Unreachable = "ClusterUnreachable", MayPass;
-    /// The cluster's certificate is not trusted, or TLS failed otherwise.
-    Tls = "TLSFailed", MayPass;
-    /// No response in time.
-    Timeout = "Timeout", MayPass;
-    /// The kubeconfig is refused.
-    BadKubeconfig = "KubeconfigRefused", CannotPass;
-    /// The reference to a credential cannot be resolved as written.
-    BadReference = "ReferenceRefused", CannotPass;
-    /// A Secret, a key of it, or a file does not exist (yet).
-    CredentialMissing = "CredentialMissing", MayPass;
-    /// An agent's replica reads another credential than the leader does.
-    CredentialDiffers = "CredentialDiffers", MayPass;
-    /// The account reached another cluster than it is bound to.
-    ClusterMismatch = "ClusterMismatch", CannotPass;
-    /// The kubeconfig would run a program.
-    ExecForbidden = "ExecForbidden", CannotPass;
-    /// The cluster's kinds could not be read.
-    Discovery = "DiscoveryFailed", MayPass;
-    /// Something else holds the requested resource.
-    Conflict = "Conflict", MayPass;
-    /// No agent that could take the account is connected.
-    NoAgent = "NoAgent", MayPass;
-    /// Agents of several zones offer to take an account that names none, and only one of the zones can be meant.
-    ZoneAmbiguous = "ZoneAmbiguous", MayPass;
-    /// The account names no zone, and no zone may offer to take it.
-    ZoneRequired = "ZoneRequired", CannotPass;
-    /// The agents of the zone run in different clusters, and the account asks for the cluster they run in.
-    ZoneSpansClusters = "ZoneSpansClusters", CannotPass;
-    /// Accounts of this namespace may not use this source of a kubeconfig.
-    SourceForbidden = "SourceForbidden", CannotPass;
-    /// Another object has the same account name, and takes precedence.
-    DuplicateName = "DuplicateName", CannotPass;
-    /// The database has a foreign row of this name.
-    RowExists = "RowExists", MayPass;
-    /// An internal error of kubesvc.
-    Internal = "InternalError", MayPass;
+    Auth = "Unauthorized", NeedsSomeone, "The cluster refused the credential (401).",
+        "Put a valid credential into the kubeconfig.";
+    Forbidden = "Forbidden", NeedsSomeone, "The credential lacks a right in the cluster (403).",
+        "Grant the user of the kubeconfig the right that the message names.";
+    Unreachable = "ClusterUnreachable", MayPass, "The agent gets no connection to the cluster.",
+        "Look at the address in the kubeconfig, the network between agent and cluster, and the cluster.";
+    Tls = "TLSFailed", MayPass, "The cluster's certificate is not trusted, or TLS failed otherwise.",
+        "Do what the message says about the certificate.";
+    Timeout = "Timeout", MayPass, "No answer came in time, from the cluster or from the agent.",
+        "Do what the message says of the path, if it does; else see the agent's log.";
+    BadKubeconfig = "KubeconfigRefused", CannotPass, "The kubeconfig is refused.",
+        "Correct the kubeconfig as the message says.";
+    BadReference = "ReferenceRefused", CannotPass,
+        "The path or reference of the credential cannot be used as it stands.",
+        "Correct spec.kubeconfig, or spec.agentKubeconfig, as the message says.";
+    CredentialMissing = "CredentialMissing", MayPass, "A Secret, a key of it, or a file does not exist (yet).";
+    CredentialDiffers = "CredentialDiffers", MayPass, "The replicas of the operator read different credentials.",
+        "See that every replica has the same file, and the same Secret.";
+    ClusterMismatch = "ClusterMismatch", CannotPass,
+        "The account reached another cluster than it is bound to.";
+    ExecForbidden = "ExecForbidden", CannotPass,
+        "The kubeconfig would run a program to log in; that is never done on an agent.",
+        "Use a token, or client-certificate-data with client-key-data, in place of exec.";
+    Discovery = "DiscoveryFailed", MayPass, "The cluster's kinds could not be read.", "See the agent's log.";
+    Conflict = "Conflict", MayPass, "Something else holds what is asked for.";
+    NoAgent = "NoAgent", MayPass, "No agent that could take the account is connected.";
+    ZoneAmbiguous = "ZoneAmbiguous", MayPass,
+        "Agents of several zones offer to take an account that names none, and only one of the zones can be meant.";
+    ZoneRequired = "ZoneRequired", CannotPass,
+        "The account names no zone, and no zone may offer to take it.";
+    ZoneSpansClusters = "ZoneSpansClusters", CannotPass,
+        "The account asks for the cluster its agents are in, and the agents of its zone are in different ones.",
+        "Give the agents of each cluster a zoneId of their own, and name it in spec.zoneId.";
+    SourceForbidden = "SourceForbidden", CannotPass,
+        "Accounts of its namespace may not use this source of a kubeconfig.",
+        "Put a kubeconfig into a Secret beside the account, or have the setting that the message names changed.";
+    DuplicateName = "DuplicateName", CannotPass,
+        "Another object has the same account name, and takes precedence.";
+    RowExists = "RowExists", MayPass, "The database has a foreign row of this name.";
+    Internal = "InternalError", MayPass, "kubesvc itself failed, or its API server could not be asked.",
+        "See the operator's log.";
 }
 
 /// Whether a failure is retried.

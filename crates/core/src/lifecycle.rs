@@ -154,9 +154,14 @@ pub(crate) fn generation_is_unhandled(account: &KubesvcAccount) -> bool {
 
 /// Whether a retry was asked for and not acted on.
 pub(crate) fn retry_is_unhandled(account: &KubesvcAccount) -> bool {
-    let asked = account.annotation(RETRY_ANNOTATION).map(retry_schedule::mark);
+    unhandled_retry(account).is_some()
+}
+
+/// A value of the retry annotation that was not acted on.
+fn unhandled_retry(account: &KubesvcAccount) -> Option<&str> {
+    let asked = account.annotation(RETRY_ANNOTATION)?;
     let handled = account.status.as_ref().and_then(|status| status.retry_handled.as_deref());
-    asked.is_some() && asked.as_deref() != handled
+    (handled != Some(&retry_schedule::mark(asked))).then_some(asked)
 }
 
 #[cfg(test)]

@@ -301,6 +301,7 @@ pub struct ExposedCustomResource {
 }
 
 /// Scope of the kind: Namespaced (the default) or Cluster.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(description = "Scope of a kind."))]
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     /// Objects of the kind are in namespaces.
@@ -334,6 +335,8 @@ pub struct CustomResourceTreatment {
 }
 
 /// Clouddriver's classification of the kind. Default: unclassified.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(description = "Spinnaker's classification of a kind."))]
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum SpinnakerKind {
@@ -352,4 +355,22 @@ pub enum SpinnakerKind {
     /// Anything else.
     #[default]
     Unclassified,
+}
+
+impl SpinnakerKind {
+    /// All classes, with their names.
+    pub const NAMED: [(&str, Self); 7] = [
+        ("instances", Self::Instances),
+        ("configs", Self::Configs),
+        ("serverGroups", Self::ServerGroups),
+        ("loadBalancers", Self::LoadBalancers),
+        ("securityGroups", Self::SecurityGroups),
+        ("serverGroupManagers", Self::ServerGroupManagers),
+        ("unclassified", Self::Unclassified),
+    ];
+
+    /// The name of the class.
+    pub fn name(self) -> &'static str {
+        Self::NAMED[self as usize].0
+    }
 }

@@ -16,16 +16,17 @@ pub(crate) const API_SERVICE: &str = "v1alpha1.proxy.kubesvc.io";
 const APPLY: &str = "apply config/gateway with your installation (components: [../gateway] of its kustomization; \
                      gateway.enabled=true of the chart), see docs/api.md";
 
-/// An account, as its API names it.
+/// An account, and the paths of its API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct AccountKey {
+pub(super) struct AccountPaths {
     /// Namespace of its object.
     pub(super) namespace: String,
     /// Name of its object.
     pub(super) name: String,
 }
 
-impl AccountKey {
+impl AccountPaths {
+    /// The key of an account's object.
     pub(super) fn of(item: &AccountObject) -> Self {
         Self { namespace: item.namespace().to_owned(), name: item.name().to_owned() }
     }
@@ -72,7 +73,7 @@ pub(super) async fn require(session: &ApiSession) -> Result<(), CommandError> {
 /// Reads something of an account; `None` if the API says that it does not exist.
 pub(super) async fn read(
     session: &ApiSession,
-    account: &AccountKey,
+    account: &AccountPaths,
     path: &str,
 ) -> Result<Option<Value>, CommandError> {
     match session.try_ask(get(session, path)).await? {
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn paths_name_the_object_of_the_account() {
-        let account = AccountKey { namespace: "spinnaker".into(), name: "prod".into() };
+        let account = AccountPaths { namespace: "spinnaker".into(), name: "prod".into() };
         let path = "/apis/proxy.kubesvc.io/v1alpha1/namespaces/spinnaker/accounts/prod";
         assert_eq!(account.proxy_path(), format!("{path}/proxy"));
         assert_eq!(account.operations_path(), format!("{path}/operations"));

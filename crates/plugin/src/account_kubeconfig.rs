@@ -4,7 +4,7 @@ use kube::config::{AuthInfo, Cluster};
 use kubesvc_runtime::terminal::OutputError;
 use serde_json::{Value, json};
 
-use crate::account_api::AccountKey;
+use crate::account_api::AccountPaths;
 use crate::resources::AccountObject;
 
 /// How the APIs of accounts are reached, and as whom.
@@ -21,13 +21,14 @@ pub(super) struct Door {
 pub(super) struct NamedAccount {
     /// Name of its context and of its cluster entry.
     pub(super) entry: String,
-    pub(super) key: AccountKey,
+    /// The account.
+    pub(super) key: AccountPaths,
 }
 
 /// Names the entries of accounts: as their objects, with the namespace before it where several have the same name.
 pub(super) fn named(accounts: &[AccountObject], prefix: &str) -> Vec<NamedAccount> {
-    let keys: Vec<_> = accounts.iter().map(AccountKey::of).collect();
-    let entry = |key: &AccountKey| {
+    let keys: Vec<_> = accounts.iter().map(AccountPaths::of).collect();
+    let entry = |key: &AccountPaths| {
         let is_unique = keys.iter().filter(|other| other.name == key.name).count() == 1;
         if is_unique {
             format!("{prefix}{}", key.name)
@@ -40,7 +41,7 @@ pub(super) fn named(accounts: &[AccountObject], prefix: &str) -> Vec<NamedAccoun
 
 impl Door {
     /// URL of an account's API.
-    pub(super) fn server(&self, account: &AccountKey) -> String {
+    pub(super) fn server(&self, account: &AccountPaths) -> String {
         let server = self.cluster.server.as_deref().unwrap_or_default();
         format!("{}{}", server.trim_end_matches('/'), account.proxy_path())
     }

@@ -9,6 +9,8 @@
 //! what a row may hold; `writing`, `reading` and `sweeping` are the methods of the port.
 
 use async_trait::async_trait;
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{BatchClaim, FenceCheck, StoreError, Term};
 pub use kubesvc_core::cache::keys::ScopeKey;
@@ -152,7 +154,9 @@ pub struct ScopeRow {
 }
 
 /// State of a stored scope.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[schema(as = CachedKindState, description = "How far a kind is.")]
 pub enum ScopeState {
     /// It must be listed, or is being listed.
     Listing,

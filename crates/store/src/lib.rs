@@ -102,9 +102,11 @@ pub async fn open_with_cache(
 ) -> Result<(Arc<dyn Store>, Arc<dyn CacheStore>), StoreError> {
     let opening = &opening.into();
     Ok(match url::parse(url)? {
-        url::DatabaseUrl::Sqlite(path) => both_ports(sqlite::open(&path, opening).await?, cache_writers),
-        url::DatabaseUrl::MySql(address) => both_ports(mysql::open(&address, opening).await?, cache_writers),
-        url::DatabaseUrl::Postgres(address) => {
+        url::DatabaseLocation::Sqlite(path) => both_ports(sqlite::open(&path, opening).await?, cache_writers),
+        url::DatabaseLocation::MySql(address) => {
+            both_ports(mysql::open(&address, opening).await?, cache_writers)
+        }
+        url::DatabaseLocation::Postgres(address) => {
             both_ports(postgres::open(&address, opening).await?, cache_writers)
         }
     })
@@ -164,7 +166,7 @@ pub fn exposure(url: &str) -> Option<DatabaseExposure> {
 
 /// Whether the database at this URL can serve several replicas.
 pub fn serves_several(url: &str) -> bool {
-    !matches!(url::parse(url), Ok(url::DatabaseUrl::Sqlite(_)))
+    !matches!(url::parse(url), Ok(url::DatabaseLocation::Sqlite(_)))
 }
 
 async fn open_database(
@@ -173,9 +175,9 @@ async fn open_database(
 ) -> Result<Arc<dyn copy_database::ForeignRowStore>, StoreError> {
     let opening = &opening.into();
     Ok(match url::parse(url)? {
-        url::DatabaseUrl::Sqlite(path) => Arc::new(sqlite::open(&path, opening).await?),
-        url::DatabaseUrl::MySql(address) => Arc::new(mysql::open(&address, opening).await?),
-        url::DatabaseUrl::Postgres(address) => Arc::new(postgres::open(&address, opening).await?),
+        url::DatabaseLocation::Sqlite(path) => Arc::new(sqlite::open(&path, opening).await?),
+        url::DatabaseLocation::MySql(address) => Arc::new(mysql::open(&address, opening).await?),
+        url::DatabaseLocation::Postgres(address) => Arc::new(postgres::open(&address, opening).await?),
     })
 }
 

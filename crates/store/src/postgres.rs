@@ -112,11 +112,11 @@ async fn migrate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::url::{DatabaseUrl, parse};
+    use crate::url::{DatabaseLocation, parse};
 
     #[test]
     fn connections_set_no_parameter_that_a_pooler_refuses() {
-        let Ok(DatabaseUrl::Postgres(address)) = parse("postgres://u:p@127.0.0.1:1/kubesvc") else {
+        let Ok(DatabaseLocation::Postgres(address)) = parse("postgres://u:p@127.0.0.1:1/kubesvc") else {
             unreachable!("it is one")
         };
         let shown = format!("{:?}", options(&address).expect("options"));

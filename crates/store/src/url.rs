@@ -13,7 +13,8 @@ use super::{DatabaseExposure, StoreError};
 
 /// A parsed database URL.
 #[derive(Debug)]
-pub(super) enum DatabaseUrl {
+pub(super) enum DatabaseLocation {
+    /// A SQLite file.
     Sqlite(PathBuf),
     /// A database on a MySQL or MariaDB server.
     MySql(ServerAddress),
@@ -59,7 +60,7 @@ fn unfit<T>(why: impl fmt::Display) -> Result<T, StoreError> {
     Err(StoreError::Unfit(format!("{why}: {ALLOWED}")))
 }
 
-pub(super) fn parse(url: &str) -> Result<DatabaseUrl, StoreError> {
+pub(super) fn parse(url: &str) -> Result<DatabaseLocation, StoreError> {
     if url.trim().is_empty() {
         return unfit("the database has no URL");
     }
@@ -72,9 +73,9 @@ pub(super) fn parse(url: &str) -> Result<DatabaseUrl, StoreError> {
     };
     let scheme = scheme.to_ascii_lowercase();
     match scheme.as_str() {
-        "sqlite" => file(rest).map(DatabaseUrl::Sqlite),
-        "mysql" | "mariadb" => server(url, 3306, MYSQL_MODES).map(DatabaseUrl::MySql),
-        "postgres" | "postgresql" => server(url, 5432, POSTGRES_MODES).map(DatabaseUrl::Postgres),
+        "sqlite" => file(rest).map(DatabaseLocation::Sqlite),
+        "mysql" | "mariadb" => server(url, 3306, MYSQL_MODES).map(DatabaseLocation::MySql),
+        "postgres" | "postgresql" => server(url, 5432, POSTGRES_MODES).map(DatabaseLocation::Postgres),
         _ if scheme.starts_with("jdbc:") => unfit("a JDBC URL is of no use here"),
         _ => unfit("the database's URL has a scheme that kubesvc does not know"),
     }
@@ -145,8 +146,10 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<ServerAddress,
 
 /// Returns what an attacker between kubesvc and its database can do. `None` for a file, a server on this machine, and
 /// a connection that verifies the server.
-pub(super) fn exposure(database: &DatabaseUrl) -> Option<DatabaseExposure> {
-    let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = database else { return None };
+pub(super) fn exposure(database: &DatabaseLocation) -> Option<DatabaseExposure> {
+    let (DatabaseLocation::MySql(address) | DatabaseLocation::Postgres(address)) = database else {
+        return None;
+    };
     if address.is_on_this_machine() {
         return None;
     }
@@ -169,7 +172,7 @@ pub(super) fn exposure(database: &DatabaseUrl) -> Option<DatabaseExposure> {
         None => "",
     };
     let verifying = match database {
-        DatabaseUrl::Postgres(_) => "verify-full",
+        DatabaseLocation::Postgres(_) => "verify-full",
         _ => "VERIFY_IDENTITY",
     };
     let warning = format!(
@@ -222,7 +225,7 @@ impl ServerAddress {
 mod tests {
     use secrecy::ExposeSecret;
 
-    use super::{DatabaseUrl, ServerAddress, exposure, parse};
+    use super::{DatabaseLocation, ServerAddress, exposure, parse};
 
     #[test]
     fn paths_are_absolute_or_from_the_working_directory() {
@@ -235,14 +238,15 @@ mod tests {
         ] {
             let parsed = parse(url).expect(url);
             assert!(
-                matches!(&parsed, DatabaseUrl::Sqlite(path) if path.as_os_str() == wanted),
+                matches!(&parsed, DatabaseLocation::Sqlite(path) if path.as_os_str() == wanted),
                 "{url}: {parsed:?}"
             );
         }
     }
 
     fn server(url: &str) -> ServerAddress {
-        let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = parse(url).expect(url) else {
+        let (DatabaseLocation::MySql(address) | DatabaseLocation::Postgres(address)) = parse(url).expect(url)
+        else {
             unreachable!("{url} is a file")
         };
         address
@@ -259,7 +263,9 @@ mod tests {
         assert_eq!(address.tls_mode.as_deref(), Some("VERIFY_CA"));
         assert_eq!(address.authority.as_deref(), Some("/ca.pem"));
         assert!(!format!("{address} {address:?}").contains("p@ss"), "{address:?}");
-        assert!(matches!(parse("mariadb://u@h/d"), Ok(DatabaseUrl::MySql(address)) if address.port == 3306));
+        assert!(
+            matches!(parse("mariadb://u@h/d"), Ok(DatabaseLocation::MySql(address)) if address.port == 3306)
+        );
         let address = server("postgresql://u@[::1]/d?sslmode=verify-full&sslrootcert=a&sslcert=b&sslkey=c");
         assert_eq!((address.host.as_str(), address.port), ("::1", 5432));
         assert_eq!(

@@ -60,7 +60,7 @@ impl Admission {
         }
         let is_of_zone = |uid: &str| {
             let account = self.context.accounts.by_uid(uid);
-            account.is_some_and(|account| account.zones().contains(&greeting.zone))
+            account.is_some_and(|account| account.zones().contains(&greeting.agent.zone))
         };
         let mut foreign = sort_out(&greeting.held, is_of_zone);
         let wanted = foreign.uids.len();

@@ -22,7 +22,7 @@ use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::frame_queue::{FrameQueue, HubFrameSender};
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
-use crate::hub::sessions::session::{ApprovalSource, Session};
+use crate::hub::sessions::session::{AgentIdentity, ApprovalSource, Session};
 use kubesvc_core::agent_resource::ID_RESERVATION;
 use kubesvc_core::object_names;
 use kubesvc_core::requests;
@@ -93,7 +93,8 @@ pub(crate) async fn run(
         Ok(queued) => queued,
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
-    let session = Arc::new(Session::new(&greeting, peer, admission.context.ticks.now()));
+    let agent = AgentIdentity { peer, ..greeting.agent.clone() };
+    let session = Arc::new(Session::new(agent, greeting.has_unheard, admission.context.ticks.now()));
     session.claimed(foreign);
     let lived = Box::pin(live(&streams, &session, greeting, queued, inbound, sink, peer));
     // Also after a panic, or the agent id would stay claimed for the life of the process.

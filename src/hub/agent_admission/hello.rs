@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::hub::sessions::ledger::HeldClaim;
+use crate::hub::sessions::session::AgentIdentity;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY, ops};
-use kubesvc_core::{AgentId, BootId, CachingEpoch, GrantEpoch, ZoneId, object_names};
+use kubesvc_core::{CachingEpoch, GrantEpoch, object_names};
 
 /// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
 const MAX_AGENT_ID_CHARS: usize = 191;
@@ -29,11 +30,8 @@ pub(crate) const ZSTD_CAPABILITY: &str = "zstd/1";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedHello {
-    pub(crate) agent_id: AgentId,
-    pub(crate) zone: ZoneId,
-    pub(crate) boot_id: BootId,
-    pub(crate) connect_seq: i64,
-    pub(crate) version: String,
+    /// The agent; its address is not known here.
+    pub(crate) agent: AgentIdentity,
     /// The accounts that the agent holds.
     pub(crate) held: Vec<HeldClaim>,
     /// Uid and epoch of the accounts whose objects it streams.
@@ -42,13 +40,6 @@ pub(crate) struct AcceptedHello {
     pub(crate) has_unheard: bool,
     /// Maximum size of a message to the agent, in bytes.
     pub(crate) max_message_bytes: usize,
-    /// uid of kube-system of the agent's cluster; empty if unknown.
-    pub(crate) cluster_uid: String,
-    pub(crate) takes_zstd: bool,
-    pub(crate) streams_objects: bool,
-    pub(crate) takes_requests: bool,
-    /// Whether it says that a cluster refuses the credential of an account that it holds.
-    pub(crate) tells_refusals: bool,
 }
 
 impl AcceptedHello {
@@ -129,19 +120,22 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
     let has = |name: &str| hello.capabilities.iter().any(|capability| capability == name);
     let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
     Ok(AcceptedHello {
-        agent_id: hello.agent_id.into(),
-        zone: hello.zone_id.into(),
-        boot_id: hello.boot_id.into(),
-        connect_seq,
-        version: hello.version,
+        agent: AgentIdentity {
+            id: hello.agent_id.into(),
+            zone: hello.zone_id.into(),
+            boot_id: hello.boot_id.into(),
+            connect_seq,
+            version: hello.version,
+            cluster_uid: hello.cluster_uid,
+            takes_zstd: has(ZSTD_CAPABILITY),
+            streams_objects: has(CACHING_CAPABILITY),
+            takes_requests: has(kubesvc_core::requests::CAPABILITY),
+            tells_refusals: has(REFUSALS_CAPABILITY),
+            peer: None,
+        },
         held,
         cached,
         has_unheard: false,
-        cluster_uid: hello.cluster_uid,
-        takes_zstd: has(ZSTD_CAPABILITY),
-        streams_objects: has(CACHING_CAPABILITY),
-        takes_requests: has(kubesvc_core::requests::CAPABILITY),
-        tells_refusals: has(REFUSALS_CAPABILITY),
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

@@ -3,25 +3,24 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::server::Connected;
 use tracing::{debug, error, warn};
 
-use crate::hub::agent_admission::server::{self, Streams};
+use crate::hub::agent_admission::connection::AgentConnection;
 use crate::hub::context::HubContext;
 use crate::hub::metrics::HubMetrics;
 use crate::hub::{HubError, ListenerSettings};
-use kubesvc_runtime::listen::connection_limits::{AddressSlot, Addresses, ClientAddress, LogRateLimit};
-use kubesvc_runtime::listen::connection_phase::WaitingConnections;
+use kubesvc_runtime::listen::connection_limits::{Addresses, ClientAddress, LogRateLimit};
+use kubesvc_runtime::listen::connection_phase::{
+    CloseReason, ConnectionDeadlines, ConnectionPhase, WaitingConnections,
+};
 use kubesvc_runtime::listen::listen;
 use kubesvc_runtime::shutdown::spawn_named;
 
@@ -29,8 +28,6 @@ use kubesvc_runtime::shutdown::spawn_named;
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay after the system refused to accept, e.g. because of too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// Reason for closing a connection without a stream when there are too many.
-pub(super) const DISPLACED: &str = "displaced";
 /// Maximum number of detected connections that wait for tonic.
 const MAX_READY_CONNECTIONS: usize = 64;
 /// The HTTP/2 preface.
@@ -66,12 +63,46 @@ impl ConnectionPolicy {
         let settings = context.settings.listener.clone();
         Self {
             addresses: Addresses::new(settings.limits.clone()),
-            settings,
             metrics: context.metrics.clone(),
-            without_stream: Arc::default(),
+            without_stream: Arc::new(WaitingConnections::at_most(settings.without_stream_cap)),
             close,
             tasks: context.tasks.clone(),
             log_limit: LogRateLimit::default(),
+            settings,
+        }
+    }
+
+    /// The phase of a new connection.
+    fn phase(&self, caller: ClientAddress) -> ConnectionPhase {
+        let ListenerSettings { preface_wait: head, idle_wait: idle, .. } = self.settings;
+        ConnectionPhase::new(Arc::clone(&self.without_stream), caller, ConnectionDeadlines { head, idle })
+    }
+
+    /// Counts a connection that is closed because it waited for too long, or for a newer one. `head` is the reason where
+    /// its first request did not come in time.
+    fn closed(&self, why: CloseReason, head: &'static str, caller: ClientAddress) {
+        let reason = match why {
+            CloseReason::Head => head,
+            CloseReason::Idle => "idle",
+            CloseReason::Displaced => "displaced",
+        };
+        self.metrics.refuse_connection(reason);
+        if why == CloseReason::Displaced && self.log_limit.may_log(reason, caller) {
+            warn!(peer = %caller, "closing a connection without a stream to make room for a newer one");
+        }
+    }
+
+    /// Closes a connection that has no stream for too long, or that is displaced because there are too many. Ends with
+    /// the connection.
+    pub(super) async fn watch_over(
+        self: Arc<Self>,
+        phase: Arc<ConnectionPhase>,
+        close: CancellationToken,
+        caller: ClientAddress,
+    ) {
+        if let Some(why) = close.run_until_cancelled(phase.overdue()).await {
+            self.closed(why, "no_request", caller);
+            close.cancel();
         }
     }
 }
@@ -110,7 +141,7 @@ pub(crate) fn accept(
 fn admit(
     policy: &Arc<ConnectionPolicy>,
     permits: &Arc<Semaphore>,
-    stream: TcpStream,
+    mut stream: TcpStream,
     peer: SocketAddr,
     ready: &mpsc::Sender<io::Result<AgentConnection>>,
     stop: &CancellationToken,
@@ -133,14 +164,7 @@ fn admit(
     };
     let close = policy.close.child_token();
     let caller = ClientAddress::of(peer.ip());
-    let (guard, displaced) =
-        policy.without_stream.enter_among(policy.settings.without_stream_cap, caller, &close);
-    if displaced {
-        policy.metrics.refuse_connection(DISPLACED);
-        if policy.log_limit.may_log(DISPLACED, caller) {
-            warn!(%peer, "closing a connection without a stream to make room for a newer one");
-        }
-    }
+    let phase = policy.phase(caller);
     let permits = (connection, address);
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%peer, error = %problem, "cannot set TCP_NODELAY");
@@ -148,31 +172,28 @@ fn admit(
     let (policy, ready, stop) = (Arc::clone(policy), ready.clone(), stop.clone());
     let tasks = policy.tasks.clone();
     tasks.spawn(async move {
-        let mut stream: Box<dyn Transport> = Box::new(stream);
         let mut taken = Vec::new();
         let spoken = tokio::select! {
             () = stop.cancelled() => return,
             () = close.cancelled() => return,
-            spoken = tokio::time::timeout(policy.settings.preface_wait, detect_protocol(&mut *stream, &mut taken)) => spoken,
+            why = phase.overdue() => return policy.closed(why, "silent", caller),
+            spoken = detect_protocol(&mut stream, &mut taken) => spoken,
         };
         match spoken {
-            Ok(Ok(DetectedProtocol::Http2)) => {
-                let streams = Streams::default();
-                let watched = server::watch_over(Arc::clone(&policy), streams.clone(), close.clone(), (caller, guard));
-                let connection = AgentConnection::new(stream, taken, peer, streams, close, permits);
+            Ok(DetectedProtocol::Http2) => {
+                phase.expect_head(policy.settings.request_wait);
+                let phase = Arc::new(phase);
+                let watched = Arc::clone(&policy).watch_over(Arc::clone(&phase), close.clone(), caller);
+                let connection = AgentConnection::new(stream, taken, peer, phase, close, permits);
                 // Fails only while the hub stops.
                 let _ = ready.send(Ok(connection)).await;
                 // Lives as long as the connection, which outlives the hub's sessions while it stops.
                 drop(spawn_named("streams of a connection", watched).detach());
             }
-            Ok(Ok(other)) => reject_connection(&policy, other, stream, peer).await,
-            Ok(Err(problem)) => {
+            Ok(other) => reject_connection(&policy, other, stream, peer).await,
+            Err(problem) => {
                 policy.metrics.refuse_connection("io");
                 debug!(%peer, error = %problem, "connection broke before its first byte");
-            }
-            Err(_) => {
-                policy.metrics.refuse_connection("silent");
-                debug!(%peer, "connection closed: it did not begin with HTTP/2 in time");
             }
         }
     });
@@ -181,13 +202,13 @@ fn admit(
 async fn reject_connection(
     policy: &ConnectionPolicy,
     spoken: DetectedProtocol,
-    mut stream: Box<dyn Transport>,
+    mut stream: TcpStream,
     peer: SocketAddr,
 ) {
     match spoken {
         DetectedProtocol::Http1 => {
             policy.metrics.refuse_connection("http1");
-            let answered = answer_http1(&mut *stream, policy.settings.rest_port);
+            let answered = answer_http1(&mut stream, policy.settings.rest_port);
             // A client that does not read the answer is closed without it.
             let _ = tokio::time::timeout(PREFACE_TIMEOUT, answered).await;
         }
@@ -207,10 +228,6 @@ async fn reject_connection(
         }
     }
 }
-
-/// A byte stream below HTTP/2: TCP, or TLS over it.
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// Protocol of a connection, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,10 +264,7 @@ fn protocol_of(bytes: &[u8]) -> Option<DetectedProtocol> {
 }
 
 /// Reads until the protocol is known. The bytes read are kept in `peeked`.
-async fn detect_protocol(
-    stream: &mut (dyn Transport + '_),
-    peeked: &mut Vec<u8>,
-) -> io::Result<DetectedProtocol> {
+async fn detect_protocol(stream: &mut TcpStream, peeked: &mut Vec<u8>) -> io::Result<DetectedProtocol> {
     let mut buffer = [0; PREFACE.len()];
     loop {
         let missing = PREFACE.len() - peeked.len();
@@ -269,7 +283,7 @@ fn protocol_of_peeked(peeked: &[u8], count: usize) -> Option<DetectedProtocol> {
 }
 
 /// Answers an HTTP/1 request with 505 and a message, and gives the client time to read it.
-async fn answer_http1(stream: &mut (dyn Transport + '_), rest_port: Option<u16>) -> io::Result<()> {
+async fn answer_http1(stream: &mut TcpStream, rest_port: Option<u16>) -> io::Result<()> {
     let place = rest_port.map(|port| format!("; REST is on port {port}")).unwrap_or_default();
     let sentence = format!("this port speaks gRPC over HTTP/2{place}\n");
     let answer = format!(
@@ -283,117 +297,115 @@ async fn answer_http1(stream: &mut (dyn Transport + '_), rest_port: Option<u16>)
     Ok(())
 }
 
-/// An HTTP/2 connection for tonic. Frees its permits when dropped. Once the hub closes, it reads as ended and fails
-/// to write.
-pub(crate) struct AgentConnection {
-    stream: Box<dyn Transport>,
-    /// Bytes read during detection.
-    peeked: Vec<u8>,
-    given: usize,
-    peer: SocketAddr,
-    closed: Pin<Box<WaitForCancellationFutureOwned>>,
-    streams: Streams,
-    _permits: (OwnedSemaphorePermit, AddressSlot),
-    /// Its watcher ends with it.
-    _gone: DropGuard,
-}
-
-impl AgentConnection {
-    fn new(
-        stream: Box<dyn Transport>,
-        peeked: Vec<u8>,
-        peer: SocketAddr,
-        streams: Streams,
-        close: CancellationToken,
-        permits: (OwnedSemaphorePermit, AddressSlot),
-    ) -> Self {
-        Self {
-            stream,
-            peeked,
-            given: 0,
-            peer,
-            closed: Box::pin(close.clone().cancelled_owned()),
-            streams,
-            _permits: permits,
-            _gone: close.drop_guard(),
-        }
-    }
-
-    /// A write that the agent does not read must not keep the hub from stopping.
-    fn fail_if_closed(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.closed.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
-            Poll::Pending => Ok(()),
-        }
-    }
-}
-
-/// The client of a connection, as an extension of its requests.
-#[derive(Clone, Debug)]
-pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
-    pub(crate) streams: Streams,
-}
-
-impl Connected for AgentConnection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        Peer { address: self.peer, streams: self.streams.clone() }
-    }
-}
-
-impl AsyncRead for AgentConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.closed.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ok(()));
-        }
-        if self.given < self.peeked.len() {
-            let count = buffer.remaining().min(self.peeked.len() - self.given);
-            buffer.put_slice(&self.peeked[self.given..self.given + count]);
-            self.given += count;
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut *self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for AgentConnection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.fail_if_closed(cx)?;
-        Pin::new(&mut *self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.fail_if_closed(cx)?;
-        Pin::new(&mut *self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.fail_if_closed(cx)?;
-        Pin::new(&mut *self.stream).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kubesvc_runtime::listen::connection_limits::AddressLimits;
+
+    const REQUEST_WAIT: Duration = Duration::from_secs(10);
+    const IDLE_WAIT: Duration = Duration::from_secs(30);
+
+    /// A port at which so many connections may be without a stream.
+    fn policy(without_stream_cap: usize) -> Arc<ConnectionPolicy> {
+        Arc::new(ConnectionPolicy {
+            metrics: HubMetrics::default(),
+            settings: ListenerSettings {
+                connection_cap: 10,
+                without_stream_cap,
+                request_wait: REQUEST_WAIT,
+                idle_wait: IDLE_WAIT,
+                ..ListenerSettings::default()
+            },
+            addresses: Addresses::new(AddressLimits::default()),
+            without_stream: Arc::new(WaitingConnections::at_most(without_stream_cap)),
+            close: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            log_limit: LogRateLimit::default(),
+        })
+    }
+
+    /// A connection that has just begun; it is watched until the token is cancelled.
+    fn watched(
+        policy: &Arc<ConnectionPolicy>,
+    ) -> (Arc<ConnectionPhase>, CancellationToken, tokio::task::JoinHandle<()>) {
+        let (close, caller) = (CancellationToken::new(), ClientAddress::of([192, 0, 2, 1].into()));
+        let phase = Arc::new(policy.phase(caller));
+        phase.expect_head(REQUEST_WAIT);
+        let watched = tokio::spawn(Arc::clone(policy).watch_over(Arc::clone(&phase), close.clone(), caller));
+        (phase, close, watched)
+    }
+
+    fn closed_for(policy: &ConnectionPolicy, reason: &'static str) -> u64 {
+        policy.metrics.connections_refused.get_or_create(&crate::hub::ReasonLabel { reason }).get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_is_closed_in_ten_seconds() {
+        let policy = policy(9);
+        let (_phase, close, watched) = watched(&policy);
+        let since = tokio::time::Instant::now();
+        watched.await.expect("no panic");
+        assert_eq!((since.elapsed(), close.is_cancelled()), (REQUEST_WAIT, true));
+        assert_eq!(closed_for(&policy, "no_request"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_closed_thirty_seconds_after_its_last_stream() {
+        let policy = policy(9);
+        let (phase, close, watched) = watched(&policy);
+        let (first, second) = (phase.request(), phase.request());
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        drop(first);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!close.is_cancelled(), "one is open");
+        let since = tokio::time::Instant::now();
+        drop(second);
+        watched.await.expect("no panic");
+        assert_eq!((since.elapsed(), closed_for(&policy, "idle")), (IDLE_WAIT, 1));
+        assert!(close.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_ends_at_once_restarts_the_limit() {
+        let policy = policy(9);
+        let (phase, close, watched) = watched(&policy);
+        for limit in [REQUEST_WAIT, IDLE_WAIT, IDLE_WAIT] {
+            tokio::time::sleep(limit - Duration::from_secs(1)).await;
+            drop(phase.request());
+        }
+        assert!(!close.is_cancelled());
+        let since = tokio::time::Instant::now();
+        watched.await.expect("no panic");
+        assert_eq!((since.elapsed(), close.is_cancelled()), (IDLE_WAIT, true));
+        assert_eq!((closed_for(&policy, "idle"), closed_for(&policy, "no_request")), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watch_ends_with_its_connection() {
+        let policy = policy(9);
+        let (phase, close, watched) = watched(&policy);
+        let _open = phase.request();
+        tokio::task::yield_now().await;
+        close.cancel();
+        watched.await.expect("no panic");
+        assert_eq!(closed_for(&policy, "idle") + closed_for(&policy, "no_request"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn among_too_many_connections_without_a_stream_the_longest_idle_is_closed_and_none_with_an_agent() {
+        let policy = policy(2);
+        let (agent, with_agent, _agent) = watched(&policy);
+        let open = agent.request();
+        tokio::task::yield_now().await;
+        let (_idle, first, _first) = watched(&policy);
+        let (_idle_too, second, _second) = watched(&policy);
+        assert!(!first.is_cancelled() && !second.is_cancelled());
+        // Its last stream ends: it is the third without one, and has been for the shortest time.
+        drop(open);
+        tokio::task::yield_now().await;
+        assert!(first.is_cancelled() && !second.is_cancelled() && !with_agent.is_cancelled());
+        assert_eq!(closed_for(&policy, "displaced"), 1);
+    }
 
     #[test]
     fn protocol_is_detected_from_the_first_bytes() {

@@ -8,6 +8,8 @@ use kubesvc_core::wire::events::event::{Body, Operation};
 use kubesvc_core::wire::events::{Blob, Event};
 use kubesvc_store::{ObjectBody, ObjectRow, ScopeChange, ScopeRow};
 
+use serde::Deserialize;
+
 use super::account_receiver::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 use super::transaction_batching::{DecodedBatch, RowChange};
 
@@ -26,7 +28,8 @@ pub trait RowMapper: Send + Sync {
 }
 
 /// How bodies are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BodyFormat {
     /// As JSON.
     #[default]

@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::hub::agent_admission::hello::AcceptedHello;
 use crate::hub::agent_status::registration::SessionRef;
 use crate::hub::sessions::ledger::Ledger;
 use crate::hub::sessions::mass_delete_guard::MissingAccountState;
@@ -37,6 +36,7 @@ pub(crate) use lifetime::ApprovalSource;
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// The agent process of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentIdentity {
     /// The agent id.
     pub(crate) id: AgentId,
@@ -111,30 +111,19 @@ impl Drop for SessionWrite {
 }
 
 impl Session {
-    pub(crate) fn new(greeting: &AcceptedHello, peer: Option<SocketAddr>, tick: Tick) -> Self {
+    /// Begins the session of an agent, which claims more accounts than were accepted if `has_unheard`.
+    pub(crate) fn new(agent: AgentIdentity, has_unheard: bool, tick: Tick) -> Self {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             id: ulid::Ulid::generate().to_string().into(),
-            agent: AgentIdentity {
-                id: greeting.agent_id.clone(),
-                zone: greeting.zone.clone(),
-                boot_id: greeting.boot_id.clone(),
-                connect_seq: greeting.connect_seq,
-                version: greeting.version.clone(),
-                cluster_uid: greeting.cluster_uid.clone(),
-                takes_zstd: greeting.takes_zstd,
-                streams_objects: greeting.streams_objects,
-                takes_requests: greeting.takes_requests,
-                tells_refusals: greeting.tells_refusals,
-                peer,
-            },
+            agent,
             times: SessionTimes {
                 since: tick,
                 connected_since: now,
                 last_frame: Mutex::new((Instant::now(), now)),
             },
-            lifetime: SessionLifetime::new(greeting.has_unheard),
+            lifetime: SessionLifetime::new(has_unheard),
             ended: CancellationToken::new(),
             wakes: WorkQueue::default(),
             ledger: Mutex::new(Ledger::new(tick)),

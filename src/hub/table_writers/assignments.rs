@@ -208,12 +208,6 @@ pub struct AssignmentChecks {
     pub period: Duration,
 }
 
-impl Default for AssignmentChecks {
-    fn default() -> Self {
-        Self { initial_delay: Duration::ZERO, period: Duration::from_secs(60) }
-    }
-}
-
 /// The next checks: five seconds after a start or a change, then ten, and so on up to the period. The leader may have
 /// considered this replica, or the process that had its id before, dead; it then removes the rows within some
 /// seconds.

@@ -1,5 +1,15 @@
 use super::*;
 
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
 const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn record(holder: &str, version: u32) -> LeaseRecord {

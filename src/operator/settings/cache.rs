@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::YEAR;
 use super::custom_resources::CUSTOM_RESOURCES;
+use crate::hub::BodyFormat;
 use crate::rest::{AccountDefaults, RuntimeSettings};
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::findings::{Finding, Setting};
@@ -78,17 +77,6 @@ settings! {
         /// manifest is deployed as it is
         custom_resources: Vec<CustomResourceTreatment> = key("customResources", CUSTOM_RESOURCES, "");
     }
-}
-
-/// How the bodies of cached objects are stored.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BodyFormat {
-    /// As JSON.
-    #[default]
-    Text,
-    /// As JSON compressed with zstd.
-    Zstd,
 }
 
 impl FromSetting for BodyFormat {}

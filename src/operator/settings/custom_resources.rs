@@ -19,17 +19,6 @@ pub(super) const CUSTOM_RESOURCES: SettingType = SettingType::Custom(&CustomType
     schema: || json!({ "type": ["array", "null"], "items": { "type": "object", "required": ["kubernetesKind"] } }),
 });
 
-/// The classes, as settings name them.
-const SPINNAKER_KINDS: [(&str, SpinnakerKind); 7] = [
-    ("instances", SpinnakerKind::Instances),
-    ("configs", SpinnakerKind::Configs),
-    ("serverGroups", SpinnakerKind::ServerGroups),
-    ("loadBalancers", SpinnakerKind::LoadBalancers),
-    ("securityGroups", SpinnakerKind::SecurityGroups),
-    ("serverGroupManagers", SpinnakerKind::ServerGroupManagers),
-    ("unclassified", SpinnakerKind::Unclassified),
-];
-
 fn custom_resources(node: &YamlNode) -> Result<Value, UnfitValue> {
     let YamlValue::List(items) = &node.value else { return Err(UnfitValue(say(node))) };
     if items.len() > MAX_KINDS {
@@ -74,7 +63,7 @@ fn custom_resource(item: &YamlNode) -> Result<CustomResourceTreatment, UnfitValu
 
 /// The class of this name, in any case.
 fn spinnaker_kind(text: &str) -> Option<SpinnakerKind> {
-    let kind = SPINNAKER_KINDS.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    let kind = SpinnakerKind::NAMED.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
     kind.map(|(_, kind)| *kind)
 }
 

@@ -20,7 +20,7 @@ use kubesvc_runtime::config::{ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
 const RELOADED: &str = "kubernetes.accounts";
 
 /// The folder of the settings, and what was read from it.
-pub(super) struct Settings {
+pub(super) struct SettingsFolder {
     dir: PathBuf,
     unknown: UnknownKeys,
     watched: WatchedFiles,
@@ -51,7 +51,7 @@ fn read_contents(watched: &mut WatchedFiles, dir: &std::path::Path) -> Vec<Conte
     settings::files(dir).iter().map(|path| watched.content(path)).collect()
 }
 
-impl Settings {
+impl SettingsFolder {
     /// Loads the settings for the first time.
     pub(super) fn load(dir: PathBuf, unknown: UnknownKeys) -> Result<Self, ConfigError> {
         let mut watched = WatchedFiles::new(MAX_FILE_BYTES);

@@ -56,7 +56,7 @@ impl KindClasses {
     pub fn mapping(&self) -> String {
         let mut mapping = MAPPING_VERSION.to_owned();
         for (name, class) in &self.custom {
-            mapping.extend([";", name, "=", class_name(*class)]);
+            mapping.extend([";", name, "=", class.name()]);
         }
         mapping
     }
@@ -88,16 +88,4 @@ fn custom_name(setting: Setting, text: &str) -> Result<String, Finding> {
         return Err(Finding::NoGroup { setting, text: quoted(text) });
     }
     Ok(native::kind_name(group, name.kind()).to_ascii_lowercase())
-}
-
-fn class_name(class: SpinnakerKind) -> &'static str {
-    match class {
-        SpinnakerKind::Instances => "instances",
-        SpinnakerKind::Configs => "configs",
-        SpinnakerKind::ServerGroups => "serverGroups",
-        SpinnakerKind::LoadBalancers => "loadBalancers",
-        SpinnakerKind::SecurityGroups => "securityGroups",
-        SpinnakerKind::ServerGroupManagers => "serverGroupManagers",
-        SpinnakerKind::Unclassified => "unclassified",
-    }
 }

@@ -1,5 +1,6 @@
 //! What connected and missing agents mean for an account.
 
+use super::rules::OPERATOR;
 use super::{AccountFacts, ExplainedAgent, WaitExplanation, can_take, is_connected, shell};
 use crate::KubesvcAgent;
 use crate::ids::ZoneId;
@@ -84,10 +85,7 @@ fn nobody_in(facts: &AccountFacts<'_>, zone: &ZoneId) -> WaitExplanation {
         return WaitExplanation::waits(format!(
             "An agent of zone {zone} is connected by now: the account is tried at once."
         ))
-        .command(
-            "If it stays so, see whether the operator runs.",
-            "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator",
-        );
+        .command("If it stays so, see whether the operator runs.", OPERATOR);
     }
     let unapproved: Vec<_> = facts.agents_of(zone).filter(|agent| waits(agent)).collect();
     if !unapproved.is_empty() {
@@ -144,25 +142,8 @@ fn other_zones(facts: &AccountFacts<'_>, verdict: WaitExplanation, zone: &ZoneId
     }
 }
 
-/// Agents of several zones are connected, and the account names no zone.
-pub(super) fn several_zones(facts: &AccountFacts<'_>) -> WaitExplanation {
-    name_a_zone(
-        facts,
-        "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
-         said, or only one zone may be left.",
-    )
-}
-
-/// The account names no zone, and no zone may offer to take it.
-pub(super) fn no_offers(facts: &AccountFacts<'_>) -> WaitExplanation {
-    name_a_zone(
-        facts,
-        "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
-         hold it has to be said.",
-    )
-}
-
-fn name_a_zone(facts: &AccountFacts<'_>, waits_for: &str) -> WaitExplanation {
+/// The account names no zone, and has to.
+pub(super) fn name_a_zone(facts: &AccountFacts<'_>, waits_for: &str) -> WaitExplanation {
     let mut verdict = WaitExplanation::waits(waits_for);
     for zone in facts.zones().into_iter().take(5) {
         verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);

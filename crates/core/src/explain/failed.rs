@@ -8,7 +8,7 @@ use crate::spec::SecretKeyReference;
 
 /// FAILED: what went wrong, and what would resolve it.
 pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
-    let class = facts.class();
+    let class = facts.status.failure_class();
     if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
         let mut verdict = agents::revoke(facts, "goes on to what is desired");
         verdict.waits_for =
@@ -17,75 +17,22 @@ pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
     }
     match class {
         Some(FailureClass::NoAgent) => agents::nobody(facts),
-        Some(FailureClass::ZoneAmbiguous) => agents::several_zones(facts),
-        Some(FailureClass::ZoneRequired) => agents::no_offers(facts),
+        Some(FailureClass::ZoneAmbiguous) => agents::name_a_zone(
+            facts,
+            "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
+             said, or only one zone may be left.",
+        ),
+        Some(FailureClass::ZoneRequired) => agents::name_a_zone(
+            facts,
+            "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
+             hold it has to be said.",
+        ),
         Some(FailureClass::DuplicateName) => duplicate(facts),
         Some(FailureClass::RowExists) => row_exists(facts),
         Some(FailureClass::ClusterMismatch) => mismatch(facts),
         Some(FailureClass::CredentialMissing) => credential_missing(facts),
-        Some(class) => retry(facts, WaitExplanation::waits(what_failed(class)), remedy(class)),
+        Some(class) => retry(facts, WaitExplanation::waits(class.meaning()), class.remedy()),
         None => retry(facts, WaitExplanation::waits("The last try failed."), "See the message above."),
-    }
-}
-
-fn what_failed(class: FailureClass) -> &'static str {
-    match class {
-        FailureClass::Auth => "The cluster refused the credential (401).",
-        FailureClass::Forbidden => "The credential lacks a right in the cluster (403).",
-        FailureClass::Unreachable => "The agent gets no connection to the cluster.",
-        FailureClass::Tls => "The cluster's certificate is not trusted, or TLS failed otherwise.",
-        FailureClass::Timeout => "No answer came in time, from the cluster or from the agent.",
-        FailureClass::BadKubeconfig => "The kubeconfig is refused.",
-        FailureClass::ExecForbidden => {
-            "The kubeconfig would run a program to log in; that is never done on an agent."
-        }
-        FailureClass::BadReference => "The path or reference of the credential cannot be used as it stands.",
-        FailureClass::Discovery => "The cluster's kinds could not be read.",
-        FailureClass::Conflict => "Something else holds what is asked for.",
-        FailureClass::CredentialDiffers => "The replicas of the operator read different credentials.",
-        FailureClass::Internal => "kubesvc itself failed, or its API server could not be asked.",
-        FailureClass::ZoneSpansClusters => {
-            "The account asks for the cluster its agents are in, and the agents of its zone are in different ones."
-        }
-        FailureClass::SourceForbidden => "Accounts of its namespace may not use this source of a kubeconfig.",
-        FailureClass::CredentialMissing
-        | FailureClass::ZoneRequired
-        | FailureClass::ClusterMismatch
-        | FailureClass::NoAgent
-        | FailureClass::ZoneAmbiguous
-        | FailureClass::DuplicateName
-        | FailureClass::RowExists => "The last try failed.",
-    }
-}
-
-fn remedy(class: FailureClass) -> &'static str {
-    match class {
-        FailureClass::Auth => "Put a valid credential into the kubeconfig.",
-        FailureClass::Forbidden => "Grant the user of the kubeconfig the right that the message names.",
-        FailureClass::Unreachable => {
-            "Look at the address in the kubeconfig, the network between agent and cluster, and the cluster."
-        }
-        FailureClass::Tls => "Do what the message says about the certificate.",
-        FailureClass::BadKubeconfig => "Correct the kubeconfig as the message says.",
-        FailureClass::ExecForbidden => {
-            "Use a token, or client-certificate-data with client-key-data, in place of exec."
-        }
-        FailureClass::BadReference => {
-            "Correct spec.kubeconfig, or spec.agentKubeconfig, as the message says."
-        }
-        FailureClass::CredentialDiffers => "See that every replica has the same file, and the same Secret.",
-        FailureClass::Internal => "See the operator's log.",
-        FailureClass::ZoneSpansClusters => {
-            "Give the agents of each cluster a zoneId of their own, and name it in spec.zoneId."
-        }
-        FailureClass::SourceForbidden => {
-            "Put a kubeconfig into a Secret beside the account, or have the setting that the message names changed."
-        }
-        FailureClass::Timeout => {
-            "Do what the message says of the path, if it does; else see the agent's log."
-        }
-        FailureClass::Discovery => "See the agent's log.",
-        _ => "See the message above.",
     }
 }
 
@@ -96,17 +43,15 @@ fn outlook(facts: &AccountFacts<'_>) -> String {
             .to_owned();
     }
     let stalled = facts.is_true("Stalled");
-    let cannot_pass = facts.class().is_some_and(|class| class.outlook() == Outlook::CannotPass);
-    match (stalled, facts.status.next_retry_time.is_some()) {
-        (_, true) if stalled => {
-            "All its retries are used up; it goes on being tried, at the slowest pace.".to_owned()
-        }
-        (_, true) => "It is tried again by itself.".to_owned(),
-        (true, false) if cannot_pass => {
-            "It is not tried again until its spec or its credential changes.".to_owned()
-        }
-        _ => "It is not tried again by itself.".to_owned(),
-    }
+    let cannot_pass =
+        facts.status.failure_class().is_some_and(|class| class.outlook() == Outlook::CannotPass);
+    let said = match (stalled, facts.status.next_retry_time.is_some()) {
+        (true, true) => "All its retries are used up; it goes on being tried, at the slowest pace.",
+        (false, true) => "It is tried again by itself.",
+        (true, false) if cannot_pass => "It is not tried again until its spec or its credential changes.",
+        _ => "It is not tried again by itself.",
+    };
+    said.to_owned()
 }
 
 /// Advises a remedy, followed by an immediate retry.
@@ -121,12 +66,7 @@ fn retry(
         let key = secret.key();
         verdict = verdict.command(
             format!("Its kubeconfig is key {key} of Secret {}. To replace it:", secret.name),
-            format!(
-                "kubectl create secret generic {} -n {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -",
-                shell(&secret.name),
-                shell(facts.namespace),
-                shell(key)
-            ),
+            create(facts, secret) + " --dry-run=client -o yaml | kubectl apply -f -",
         );
     }
     verdict.command("Then, to have it tried at once:", facts.plugin("retry"))
@@ -134,6 +74,12 @@ fn retry(
 
 fn secret<'a>(facts: &'a AccountFacts<'_>) -> Option<&'a SecretKeyReference> {
     facts.account.spec.agent_source().secret_ref.as_ref()
+}
+
+/// Command that creates the Secret from a kubeconfig file.
+fn create(facts: &AccountFacts<'_>, secret: &SecretKeyReference) -> String {
+    let (name, namespace, key) = (shell(&secret.name), shell(facts.namespace), shell(secret.key()));
+    format!("kubectl create secret generic {name} -n {namespace} --from-file={key}=FILE")
 }
 
 fn credential_missing(facts: &AccountFacts<'_>) -> WaitExplanation {
@@ -157,15 +103,7 @@ fn credential_missing(facts: &AccountFacts<'_>) -> WaitExplanation {
         facts.namespace,
         outlook(facts)
     ))
-    .command(
-        "Make it from a kubeconfig file.",
-        format!(
-            "kubectl create secret generic {} -n {} --from-file={}=FILE",
-            shell(name),
-            shell(facts.namespace),
-            shell(key)
-        ),
-    )
+    .command("Make it from a kubeconfig file.", create(facts, secret))
     .command("Then, to have it tried at once:", facts.plugin("retry"))
 }
 
@@ -192,20 +130,20 @@ fn mismatch(facts: &AccountFacts<'_>) -> WaitExplanation {
 
 fn duplicate(facts: &AccountFacts<'_>) -> WaitExplanation {
     let name = facts.account.account_name();
-    if awaits_request(facts.account) {
-        return WaitExplanation::waits(format!(
+    let verdict = if awaits_request(facts.account) {
+        WaitExplanation::waits(format!(
             "An object of another namespace has the account name {name:?}, or had it last: this one is tried when that \
              one is gone and a retry is asked for."
         ))
         .command("If that one is gone, and this one is to have the name:", facts.plugin("retry"))
         .command("Else delete one of the two. This one:", facts.kubectl("delete", ""))
-        .advise("Or make this one anew under another spec.accountName.");
-    }
-    WaitExplanation::waits(format!(
-        "Another object has the account name {name:?}. This one is tried when that one is gone."
-    ))
-    .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
-    .advise("Or make this one anew under another spec.accountName.")
+    } else {
+        WaitExplanation::waits(format!(
+            "Another object has the account name {name:?}. This one is tried when that one is gone."
+        ))
+        .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
+    };
+    verdict.advise("Or make this one anew under another spec.accountName.")
 }
 
 fn row_exists(facts: &AccountFacts<'_>) -> WaitExplanation {

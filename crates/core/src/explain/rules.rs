@@ -2,8 +2,9 @@
 
 use super::agents::{self, listed};
 use super::{AccountFacts, WaitExplanation, can_take, failed};
-use crate::conditions::AWAITING_AGENTS;
+use crate::conditions::{AWAITING_AGENTS, ZONE_AWAITED};
 use crate::ids::AgentId;
+use crate::lifecycle::{generation_is_unhandled, retry_is_unhandled};
 use crate::{DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, GrantPhase, State, age};
 
 /// Command that lists the operator's pods.
@@ -19,10 +20,10 @@ pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
     }
     let state = facts.status.state();
     let revoking = facts.status.phase() == GrantPhase::Revoking;
-    if !revoking && facts.is_changed() {
+    if !revoking && generation_is_unhandled(facts.account) {
         return unhandled("The last change of its spec is not handled yet.");
     }
-    if !revoking && facts.is_retry_asked() {
+    if !revoking && retry_is_unhandled(facts.account) {
         return unhandled("A retry was asked for, and is not begun yet.");
     }
     match (facts.account.desired(), state) {
@@ -35,7 +36,7 @@ pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
         (DesiredState::Active, State::Activating) => activating(facts),
         (DesiredState::Active, State::Orphaned) => orphaned(facts),
         (DesiredState::Active, State::ToMigrate) => to_migrate(facts),
-        (DesiredState::Active, State::Inactive) if facts.reason() == Some(AWAITING_AGENTS) => {
+        (DesiredState::Active, State::Inactive) if facts.status.reason() == Some(AWAITING_AGENTS) => {
             awaiting_agents(facts)
         }
         (DesiredState::Active, State::Inactive) => {
@@ -77,7 +78,7 @@ fn by_wish(facts: &AccountFacts<'_>) -> WaitExplanation {
 }
 
 fn active(facts: &AccountFacts<'_>) -> WaitExplanation {
-    if facts.reason() == Some("ZoneAwaited") {
+    if facts.status.reason() == Some(ZONE_AWAITED) {
         let here = facts.status.granted_zone().unwrap_or_default();
         let wanted = facts.zone().unwrap_or_default();
         let mut verdict = agents::nobody(facts);

@@ -111,7 +111,7 @@ fn is_utf_16(bytes: &[u8]) -> bool {
 pub(super) fn read(text: &str) -> Result<DocumentNode<'_>, KubeconfigError> {
     let mut options = Options::default();
     options.set_emit_comments(false);
-    let mut reader = Reader(Parser::new_from_str_with_options(text, options));
+    let mut reader = DocumentReader(Parser::new_from_str_with_options(text, options));
     let mut root = None;
     loop {
         match reader.next()? {
@@ -155,9 +155,9 @@ impl NodePosition {
     }
 }
 
-struct Reader<'a>(Parser<'a, StrInput<'a>>);
+struct DocumentReader<'a>(Parser<'a, StrInput<'a>>);
 
-impl<'a> Reader<'a> {
+impl<'a> DocumentReader<'a> {
     fn next(&mut self) -> Result<(Event<'a>, NodePosition), KubeconfigError> {
         match self.0.next_event() {
             Some(Ok((event, span))) => {

@@ -5,9 +5,9 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::observation::{CachingReport, Fact, Observation, Presence, SessionFact, Tick, UnansweredMessage};
-use super::retry_schedule;
 use super::zone_choice::{self, ZoneChoice};
 use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
+use super::{generation_is_unhandled, unhandled_retry};
 use crate::cache::issues;
 use crate::conditions::{self, LISTED_BY_AGENT};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
@@ -93,19 +93,18 @@ impl<'a> Facts<'a> {
     pub(super) fn fails_already_with(&self, failure: &Failure) -> bool {
         self.failure_class() == Some(failure.class)
             && self.status.error_message.as_deref() == Some(&failure.message)
-            && self.status.observed_generation == self.observation.account.generation()
+            && !self.generation_is_new()
             && self.retry_asked().is_none()
     }
 
     /// A value of the retry annotation that was not acted on yet.
     pub(super) fn retry_asked(&self) -> Option<&'a str> {
-        let asked = self.observation.account.annotation(crate::RETRY_ANNOTATION)?;
-        (self.status.retry_handled.as_deref() != Some(&retry_schedule::mark(asked))).then_some(asked)
+        unhandled_retry(self.observation.account)
     }
 
     /// Whether the object's spec changed since the status was written.
     pub(super) fn generation_is_new(&self) -> bool {
-        self.status.observed_generation != self.observation.account.generation()
+        generation_is_unhandled(self.observation.account)
     }
 
     /// Whether what agents are sent is no longer what the grant was opened with.

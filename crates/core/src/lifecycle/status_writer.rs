@@ -9,7 +9,7 @@ use super::facts::Facts;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::retry_schedule;
 use super::status_change::{CredentialChange, GrantChange, StatusChange, StatusTarget, TriedZones};
-use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
+use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT, ZONE_AWAITED};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
 use crate::ids::{AgentId, ZoneId};
@@ -318,7 +318,7 @@ fn summary(
     }
     match facts.zone_awaited() {
         Some(zone) if status.phase() == GrantPhase::Open => {
-            summary.still_reconciling("ZoneAwaited", format!("moves when an agent of zone {zone} connects"))
+            summary.still_reconciling(ZONE_AWAITED, format!("moves when an agent of zone {zone} connects"))
         }
         _ => summary,
     }

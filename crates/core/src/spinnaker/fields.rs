@@ -204,20 +204,10 @@ fn treatment(path: &str, fields: &Map<String, Value>) -> Result<CustomResourceTr
 }
 
 fn spinnaker_kind(field: &str, kind: &str) -> Result<SpinnakerKind, FieldError> {
-    Ok(match kind {
-        "instances" => SpinnakerKind::Instances,
-        "configs" => SpinnakerKind::Configs,
-        "serverGroups" => SpinnakerKind::ServerGroups,
-        "loadBalancers" => SpinnakerKind::LoadBalancers,
-        "securityGroups" => SpinnakerKind::SecurityGroups,
-        "serverGroupManagers" => SpinnakerKind::ServerGroupManagers,
-        "unclassified" => SpinnakerKind::Unclassified,
-        _ => {
-            return Err(FieldError::new(
-                field,
-                "one of instances, configs, serverGroups, loadBalancers, securityGroups, serverGroupManagers and unclassified",
-            ));
-        }
+    let named = SpinnakerKind::NAMED.iter().find(|(name, _)| *name == kind);
+    named.map(|(_, class)| *class).ok_or_else(|| {
+        let expected = "one of instances, configs, serverGroups, loadBalancers, securityGroups, serverGroupManagers and unclassified";
+        FieldError::new(field, expected)
     })
 }
 

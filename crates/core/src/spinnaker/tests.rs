@@ -435,3 +435,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn spinnaker_kinds_are_named_as_they_are_serialized() {
+    for (name, kind) in SpinnakerKind::NAMED {
+        assert_eq!((kind.name(), json!(kind)), (name, json!(name)));
+    }
+}

@@ -5,7 +5,7 @@ use kubesvc_core::age;
 use kubesvc_runtime::terminal::{self, Fields, Format, Table, format, text};
 use serde_json::Value;
 
-use crate::account_api::{self, AccountKey};
+use crate::account_api::{self, AccountPaths};
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments, complain_of};
 use crate::resources::AccountObject;
@@ -122,11 +122,11 @@ async fn show_one(
     id: &str,
     output: Option<Format>,
 ) -> Result<(), CommandError> {
-    let by_id = |key: &AccountKey| format!("{}/{id}", key.operations_path());
+    let by_id = |key: &AccountPaths| format!("{}/{id}", key.operations_path());
     let (mut found, mut errors) = read_each(session, accounts, by_id).await;
     if found.is_empty() {
         // Among the newest of each account, if single ones are not served.
-        let newest = |key: &AccountKey| format!("{}?page=1&items={MAX_SEARCHED}", key.operations_path());
+        let newest = |key: &AccountPaths| format!("{}?page=1&items={MAX_SEARCHED}", key.operations_path());
         let (lists, more) = read_each(session, accounts, newest).await;
         found = lists.into_iter().filter_map(|list| list.as_array().cloned()).flatten().collect();
         errors = more;
@@ -155,10 +155,10 @@ async fn show_one(
 async fn read_each(
     session: &ApiSession,
     accounts: &[AccountObject],
-    path: impl Fn(&AccountKey) -> String,
+    path: impl Fn(&AccountPaths) -> String,
 ) -> (Vec<Value>, Vec<String>) {
     let reads = accounts.iter().map(|account| {
-        let key = AccountKey::of(account);
+        let key = AccountPaths::of(account);
         let path = path(&key);
         async move { account_api::read(session, &key, &path).await }
     });

@@ -28,19 +28,16 @@ pub struct ConnectionDeadlines {
 
 /// Connections of a port that wait for their caller. When there are too many, the longest-waiting one of the caller
 /// that has the most is closed, so that a flood displaces its own connections and not that of a probe.
-#[derive(Debug, Default)]
-pub struct WaitingConnections(Mutex<WaitQueue>);
-
-/// The registration of a waiting connection, removed on drop.
 #[derive(Debug)]
-pub struct WaitGuard {
-    waiting: Arc<WaitingConnections>,
-    number: u64,
+pub struct WaitingConnections {
+    /// Maximum number of connections that wait.
+    most: usize,
+    queue: Mutex<WaitQueue>,
 }
 
-impl Drop for WaitGuard {
-    fn drop(&mut self) {
-        self.waiting.leave(self.number);
+impl Default for WaitingConnections {
+    fn default() -> Self {
+        Self::at_most(usize::MAX)
     }
 }
 
@@ -97,51 +94,45 @@ impl WaitQueue {
 }
 
 impl WaitingConnections {
+    /// Closes one connection whenever more than so many wait.
+    pub fn at_most(most: usize) -> Self {
+        Self { most, queue: Mutex::default() }
+    }
+
     /// Closes one waiting connection. Returns `false` if none waits.
     pub(super) fn displace(&self) -> bool {
-        self.0.lock().displace()
+        self.queue.lock().displace()
     }
 
     /// Keeps a connection from being closed as one that has had no answer.
     fn keep(&self, number: u64) {
-        if let Some(waiting) = self.0.lock().connections.get_mut(&number) {
+        if let Some(waiting) = self.queue.lock().connections.get_mut(&number) {
             waiting.was_answered = true;
         }
     }
 
     /// Closes a waiting connection of a caller that has had no answer yet. Returns `false` if none waits.
     pub(super) fn displace_unanswered(&self, caller: ClientAddress) -> bool {
-        self.0.lock().displace_unanswered(caller)
-    }
-
-    /// Registers a waiting connection that `close` closes. If more than `most` wait, closes one of them. Returns whether
-    /// one was closed.
-    pub fn enter_among(
-        self: &Arc<Self>,
-        most: usize,
-        caller: ClientAddress,
-        close: &CancellationToken,
-    ) -> (WaitGuard, bool) {
-        let number = self.enter(caller, close, None);
-        let mut queue = self.0.lock();
-        let displaced = queue.connections.len() > most && queue.displace();
-        (WaitGuard { waiting: Arc::clone(self), number }, displaced)
+        self.queue.lock().displace_unanswered(caller)
     }
 
     /// Registers a waiting connection. One that has had an answer is not closed before `flush` is over.
     fn enter(&self, caller: ClientAddress, close: &CancellationToken, flush: Option<Duration>) -> u64 {
-        let mut queue = self.0.lock();
+        let mut queue = self.queue.lock();
         queue.next += 1;
         let number = queue.next;
         let from = Instant::now() + flush.unwrap_or_default();
         let waiting = WaitingConnection { close: close.clone(), caller, from, was_answered: flush.is_some() };
         queue.connections.insert(number, waiting);
         queue.callers.entry(caller).or_default().insert(number);
+        if queue.connections.len() > self.most {
+            queue.displace();
+        }
         number
     }
 
     fn leave(&self, number: u64) {
-        self.0.lock().remove(number);
+        self.queue.lock().remove(number);
     }
 }
 
@@ -195,6 +186,13 @@ impl ConnectionPhase {
             Mutex::new(ConnectionActivity::Head { until: Instant::now() + deadlines.head, number });
         let waits_for_reader = AtomicBool::new(false);
         Self { caller, activity, changed: Notify::new(), close, waiting, deadlines, waits_for_reader }
+    }
+
+    /// Sets the time from now to the end of the first head.
+    pub fn expect_head(&self, within: Duration) {
+        if let ConnectionActivity::Head { until, .. } = &mut *self.activity.lock() {
+            *until = Instant::now() + within;
+        }
     }
 
     /// Reports that its caller is identified: others of the same address do not displace it before its first answer.
@@ -448,37 +446,43 @@ mod tests {
         ClientAddress::of([192, 0, 2, last].into())
     }
 
+    fn is_closed(phase: &ConnectionPhase) -> bool {
+        phase.close.is_cancelled()
+    }
+
     #[test]
     fn longest_waiting_connection_is_displaced_at_the_limit() {
-        let waiting = Arc::<WaitingConnections>::default();
-        let tokens: [CancellationToken; 4] = Default::default();
-        let enter = |one: u8| waiting.enter_among(2, caller(one), &tokens[usize::from(one)]);
-        let ((first, _), (second, is_full)) = (enter(0), enter(1));
-        assert!(!is_full);
+        let waiting = Arc::new(WaitingConnections::at_most(2));
+        let enter = |one: u8| of_caller(&waiting, one);
+        let (first, second) = (enter(0), enter(1));
+        assert!(!is_closed(&first) && !is_closed(&second));
         drop(first);
-        let (_third, is_full) = enter(2);
-        assert!(!is_full, "the first waits no more");
-        let (_fourth, is_full) = enter(3);
-        assert!(is_full && tokens[1].is_cancelled());
-        assert!([0, 2, 3].iter().all(|one| !tokens[*one].is_cancelled()));
+        let third = enter(2);
+        assert!(!is_closed(&second), "the first waits no more");
+        let fourth = enter(3);
+        assert!(is_closed(&second) && !is_closed(&third) && !is_closed(&fourth));
         drop(second);
-        assert_eq!(waiting.0.lock().connections.len(), 2);
+        assert_eq!(waiting.queue.lock().connections.len(), 2);
     }
 
     #[test]
     fn flood_displaces_connections_of_its_own_caller() {
-        let waiting = Arc::<WaitingConnections>::default();
-        let alone = CancellationToken::new();
-        let (number, _) = waiting.enter_among(10, caller(1), &alone);
-        let mut crowd = Vec::new();
-        for one in 0..100 {
-            let close = CancellationToken::new();
-            crowd.push((waiting.enter_among(10, caller(2 + one % 3), &close), close));
-        }
-        assert!(!alone.is_cancelled());
-        assert_eq!(crowd.iter().filter(|(_, close)| !close.is_cancelled()).count(), 9);
-        drop((number, crowd));
-        let queue = waiting.0.lock();
+        let waiting = Arc::new(WaitingConnections::at_most(10));
+        let alone = of_caller(&waiting, 1);
+        let crowd: Vec<_> = (0..100).map(|one| of_caller(&waiting, 2 + one % 3)).collect();
+        assert!(!is_closed(&alone));
+        assert_eq!(crowd.iter().filter(|one| !is_closed(one)).count(), 9);
+        drop((alone, crowd));
+        let queue = waiting.queue.lock();
         assert!(queue.connections.is_empty() && queue.callers.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_first_head_that_is_expected_anew_has_its_time_from_then_on() {
+        let waiting = Arc::default();
+        let begun = phase(&waiting);
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        begun.expect_head(Duration::from_secs(5));
+        assert_eq!(closed(&begun).await, (CloseReason::Head, 5));
     }
 }

@@ -173,11 +173,10 @@ impl HeldSlot {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-    use tokio_util::sync::CancellationToken;
-
     use super::*;
     use crate::listen::connection_limits::{AddressLimits, ClientAddress};
+    use crate::listen::connection_phase::{ConnectionDeadlines, ConnectionPhase};
+    use futures::FutureExt as _;
 
     fn ip(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
@@ -186,6 +185,17 @@ mod tests {
     fn slots(per_address: usize) -> ConnectionSlots {
         let limits = AddressLimits { per_address, exempt: Vec::new() };
         ConnectionSlots::new(4, 1, Addresses::new(limits))
+    }
+
+    /// A connection of the first caller that waits.
+    fn waiting(slots: &ConnectionSlots) -> ConnectionPhase {
+        let hour = Duration::from_secs(3600);
+        let deadlines = ConnectionDeadlines { head: hour, idle: hour };
+        ConnectionPhase::new(Arc::clone(slots.waiting()), ClientAddress::of(ip(1)), deadlines)
+    }
+
+    fn is_closed(phase: &ConnectionPhase) -> bool {
+        phase.overdue().now_or_never().is_some()
     }
 
     /// Takes a slot of a connection that is being answered.
@@ -244,19 +254,17 @@ mod tests {
         let slots = slots(1);
         let counted = busy(&slots, 1).expect("a slot");
         let stranger = busy(&slots, 1).expect("a reserved one");
-        let closes = [CancellationToken::new(), CancellationToken::new()];
-        let _waits =
-            closes.each_ref().map(|close| slots.waiting().enter_among(9, ClientAddress::of(ip(1)), close));
+        let waits = [waiting(&slots), waiting(&slots)];
         let displaced = async {
-            closes[0].cancelled().await;
+            waits[0].overdue().await;
             drop(stranger);
         };
         let (admitted, ()) = tokio::join!(slots.admit(ip(1)), displaced);
         let admitted = admitted.expect("the slot of the one that waited");
-        assert!(is_reserved(&admitted) && !closes[1].is_cancelled());
+        assert!(is_reserved(&admitted) && !is_closed(&waits[1]));
         assert_eq!(settle(&slots, &admitted, true), Some(Ok(())));
         let (next, ()) = tokio::join!(slots.admit(ip(1)), async {
-            closes[1].cancelled().await;
+            waits[1].overdue().await;
             drop(counted);
         });
         let next = next.expect("the place of one that was counted");
@@ -269,25 +277,22 @@ mod tests {
         let slots = slots(1);
         let _in_use = [busy(&slots, 1).expect("a slot"), busy(&slots, 1).expect("a reserved one")];
         let other = busy(&slots, 2).expect("a slot");
-        let closes = [CancellationToken::new(), CancellationToken::new()];
-        let _waits =
-            closes.each_ref().map(|close| slots.waiting().enter_among(9, ClientAddress::of(ip(1)), close));
+        let waits = [waiting(&slots), waiting(&slots)];
         let (refused, ()) = tokio::join!(slots.admit(ip(1)), async {
-            closes[0].cancelled().await;
+            waits[0].overdue().await;
             drop(other);
         });
         assert_eq!(refused.err(), Some(SlotRefusal::Address));
-        assert!(!closes[1].is_cancelled());
+        assert!(!is_closed(&waits[1]));
     }
 
     #[tokio::test]
     async fn a_new_connection_gets_the_slot_of_one_that_waits() {
         let slots = slots(0);
         let mut open: Vec<_> = (0..3).map(|_| busy(&slots, 1).expect("a slot")).collect();
-        let close = CancellationToken::new();
-        let _guard = slots.waiting().enter_among(9, ClientAddress::of(ip(1)), &close);
+        let waits = waiting(&slots);
         let admitted = slots.admit(ip(2)).await.expect("a slot");
-        assert!(close.is_cancelled());
+        assert!(is_closed(&waits));
         let (settled, ()) = tokio::join!(slots.settle(&admitted, false), async { drop(open.pop()) });
         assert!(settled.is_ok() && !is_reserved(&admitted));
     }

@@ -1,7 +1,6 @@
 //! An HTTP/1 server with bounds on every wait and size: connections, heads, pauses, unread answers and shutdown.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,30 +13,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::connection_limits::AddressLimits;
-use super::connection_phase::ConnectionDeadlines;
 use super::port::{HttpMetrics, Port, PortConnection, PortLimits};
 use super::refused_heads::{RefusedHead, RefusedHeads};
 use super::unread_answers::{MonitoredStream, ReadBody, StreamExecutor};
 
-/// Limits of one port.
+/// Limits of an HTTP server.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
-    /// Maximum number of open connections. A further one displaces a connection that waits for a request head: the
-    /// one that has waited longest, of the caller that has the most. If none waits, the new one is closed.
-    pub connections: usize,
-    /// Limits on the connections of one caller.
-    pub addresses: AddressLimits,
-    /// Maximum time to the end of a request's head.
-    pub head_timeout: Duration,
+    /// Limits of its port; no connection is reserved.
+    pub port: PortLimits,
     /// Maximum size of a request's head, in bytes, at least 8 KiB. A larger head is answered with 431.
     pub head_bytes: usize,
     /// Makes the body of that answer.
     pub refused_head: RefusedHead,
-    /// Maximum pause between two requests.
-    pub idle_timeout: Duration,
-    /// Maximum time for running requests to complete at shutdown.
-    pub grace: Duration,
 }
 
 /// An HTTP server on one port.
@@ -51,18 +39,8 @@ pub struct HttpServer {
 impl HttpServer {
     /// Creates a server with these limits. `name` identifies it in metrics and logs.
     pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
-        let HttpLimits {
-            connections,
-            addresses,
-            head_timeout,
-            head_bytes,
-            refused_head,
-            idle_timeout,
-            grace,
-        } = limits;
-        let deadlines = ConnectionDeadlines { head: head_timeout, idle: idle_timeout };
-        let limits = PortLimits { connections, reserved: 0, addresses, deadlines, grace };
-        Self { port: Port::new(name, limits, metrics), head_bytes, refused_head }
+        let HttpLimits { port, head_bytes, refused_head } = limits;
+        Self { port: Port::new(name, port, metrics), head_bytes, refused_head }
     }
 
     /// Serves until `stop` is cancelled, then stops accepting connections and waits up to `grace` for running

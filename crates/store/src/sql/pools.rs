@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use serde::Serialize;
 use sqlx::pool::{Pool, PoolConnection, PoolOptions};
 use sqlx::{Connection, Database};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use utoipa::ToSchema;
 
 use crate::error::{self, StoreError};
 
@@ -24,26 +26,30 @@ const MAX_UNCHECKED_IDLE: Duration = Duration::from_millis(100);
 /// Invariant of a borrowed connection.
 const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
 
-/// A connection pool: its settings and its current use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A pool of connections to the database.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = PoolView)]
 pub struct PoolSettings {
-    /// Purpose of its connections: `writer` or `readers`, or of cached objects `cache_writers` or `cache_sweeper`.
+    /// Purpose of the connections: `writer` or `readers`.
     pub name: &'static str,
-    /// The scheme of the database's URL: `sqlite`, `mysql` (also MariaDB) or `postgres`.
+    /// `sqlite`, `mysql` (also MariaDB) or `postgres`.
     pub database: &'static str,
     /// Maximum number of connections.
     pub max_connections: u32,
-    /// Number of connections kept open.
+    /// Minimum number of connections that are kept open.
     pub min_connections: u32,
-    /// Time limit for acquiring a connection.
-    pub acquire_timeout: Duration,
-    /// Time after which an idle connection is closed; `None`: never.
-    pub idle_timeout: Option<Duration>,
-    /// Maximum age of a connection; `None`: unlimited.
-    pub max_lifetime: Option<Duration>,
-    /// Current number of connections.
+    /// Maximum time to wait for a connection, in milliseconds.
+    pub acquire_timeout_ms: u64,
+    /// Maximum idle time of a connection, in milliseconds; absent if unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_ms: Option<u64>,
+    /// Maximum lifetime of a connection, in milliseconds; absent if unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lifetime_ms: Option<u64>,
+    /// Number of open connections.
     pub connections: u32,
-    /// Number of these that are idle.
+    /// Number of open connections that are idle.
     pub idle_connections: usize,
 }
 
@@ -215,14 +221,15 @@ impl<DB: Database> Pools<DB> {
 
 fn settings<DB: Database>(name: &'static str, pool: &Pool<DB>) -> PoolSettings {
     let options = pool.options();
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     PoolSettings {
         name,
         database: DB::URL_SCHEMES.first().copied().unwrap_or(DB::NAME),
         max_connections: options.get_max_connections(),
         min_connections: options.get_min_connections(),
-        acquire_timeout: options.get_acquire_timeout(),
-        idle_timeout: options.get_idle_timeout(),
-        max_lifetime: options.get_max_lifetime(),
+        acquire_timeout_ms: millis(options.get_acquire_timeout()),
+        idle_timeout_ms: options.get_idle_timeout().map(millis),
+        max_lifetime_ms: options.get_max_lifetime().map(millis),
         connections: pool.size(),
         idle_connections: pool.num_idle(),
     }

@@ -2,7 +2,7 @@ use super::contract::{self, row};
 use super::{faults, manual_edits};
 use crate::sql::pools::PoolUse;
 use crate::tests::cache_contract::{fence, first_batch, object};
-use crate::url::{self, DatabaseUrl};
+use crate::url::{self, DatabaseLocation};
 use crate::{BatchOutcome, ObjectBody, ObjectRow, Store, StoreError, VendorTables, open, open_with_cache};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::Kind;
@@ -25,7 +25,7 @@ mod fence_contract {
     use crate::tests::fence_contract::{
         Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
-    use crate::url::{DatabaseUrl, parse};
+    use crate::url::{DatabaseLocation, parse};
 
     contract_tests!(fresh());
 
@@ -41,7 +41,7 @@ mod fence_contract {
     }
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
-        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseLocation::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens"))
     }
 }
@@ -51,7 +51,7 @@ mod cache_contract {
 
     use super::*;
     use crate::tests::cache_contract::{CachedStore, contract_tests};
-    use crate::url::{DatabaseUrl, parse};
+    use crate::url::{DatabaseLocation, parse};
 
     contract_tests!(fresh());
 
@@ -61,7 +61,7 @@ mod cache_contract {
     }
 
     pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
-        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseLocation::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         let mut store = crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
         store.pools.add_cache_pools(2);
         Arc::new(store)
@@ -154,7 +154,7 @@ async fn body_that_the_server_cannot_take_at_once_is_left_out() {
 #[tokio::test]
 async fn server_ends_a_client_idle_in_a_transaction() {
     let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
-    let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
+    let Ok(DatabaseLocation::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
     let store = crate::mysql::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
     let mut connection = store.pools.acquire(PoolUse::Write).await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(

@@ -22,7 +22,7 @@ mod fence_contract {
     use crate::tests::fence_contract::{
         Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
-    use crate::url::{DatabaseUrl, parse};
+    use crate::url::{DatabaseLocation, parse};
 
     contract_tests!(fresh());
 
@@ -38,7 +38,7 @@ mod fence_contract {
     }
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
-        let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseLocation::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::postgres::open(&address, &VendorTables::Refuse.into()).await.expect("it opens"))
     }
 }
@@ -48,7 +48,7 @@ mod cache_contract {
 
     use super::*;
     use crate::tests::cache_contract::{CachedStore, contract_tests};
-    use crate::url::{DatabaseUrl, parse};
+    use crate::url::{DatabaseLocation, parse};
 
     contract_tests!(fresh());
 
@@ -58,7 +58,7 @@ mod cache_contract {
     }
 
     pub(super) async fn replica(home: &manual_edits::ServerDatabase) -> CachedStore {
-        let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseLocation::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
         let mut store =
             crate::postgres::open(&address, &VendorTables::Refuse.into()).await.expect("it opens");
         store.pools.add_cache_pools(2);

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{error, operator};
-use crate::operator::settings::{BodyFormat, CacheSettings};
+use crate::hub::BodyFormat;
+use crate::operator::settings::CacheSettings;
 use kubesvc_core::cache::rules::{ChosenKinds, OperatorRules};
 use kubesvc_core::spec::{CustomResourceTreatment, SpinnakerKind};
 

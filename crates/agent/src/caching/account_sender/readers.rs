@@ -11,7 +11,8 @@ impl AccountSender {
         self.numbers.scope
     }
 
-    /// Declares the scopes that are known at the beginning. Without a call, even for none, nothing is sent.
+    /// Declares scopes: first those that are known at the beginning, and without that call, even for none, nothing is sent; then
+    /// those that are watched from now on, each of which is begun once the hub has answered for it.
     ///
     /// # Errors
     /// One of them cannot be declared; none is.

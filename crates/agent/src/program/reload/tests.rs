@@ -11,7 +11,7 @@ use kubesvc_core::wire::ops::AccountSpec;
 
 struct ReloadWorld {
     folder: TempDir,
-    settings: Settings,
+    settings: SettingsFolder,
     own: StaticAccountFile,
 }
 
@@ -27,7 +27,8 @@ impl ReloadWorld {
     }
 
     fn of(folder: TempDir) -> Self {
-        let settings = Settings::load(folder.path().to_owned(), UnknownKeys::Error).expect("good settings");
+        let settings =
+            SettingsFolder::load(folder.path().to_owned(), UnknownKeys::Error).expect("good settings");
         let own = StaticAccountFile::new(split(&settings.loaded.settings.accounts).0);
         Self { folder, settings, own }
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::credential::KubeconfigUser;
 use super::formats::{About, render};
 use super::{AddressArguments, OutputFormat, commented, https};
-use crate::account_api::AccountKey;
+use crate::account_api::AccountPaths;
 use crate::account_kubeconfig::{Door, NamedAccount, named};
 use crate::resources::AccountObject;
 use kubesvc_runtime::terminal::format;
@@ -20,7 +20,7 @@ fn door() -> Door {
 }
 
 fn account(name: &str) -> NamedAccount {
-    let key = AccountKey { namespace: "spinnaker".to_owned(), name: name.to_owned() };
+    let key = AccountPaths { namespace: "spinnaker".to_owned(), name: name.to_owned() };
     NamedAccount { entry: name.to_owned(), key }
 }
 

@@ -6,8 +6,11 @@ use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::*;
+use crate::listen::connection_limits::AddressLimits;
+use crate::listen::connection_phase::ConnectionDeadlines;
 
 const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Longer than any test.
@@ -15,14 +18,23 @@ const NEVER: Duration = Duration::from_secs(3600);
 
 fn limits() -> HttpLimits {
     HttpLimits {
-        connections: 8,
-        addresses: AddressLimits::default(),
-        head_timeout: NEVER,
+        port: PortLimits {
+            connections: 8,
+            reserved: 0,
+            addresses: AddressLimits::default(),
+            deadlines: ConnectionDeadlines { head: NEVER, idle: NEVER },
+            grace: Duration::from_secs(5),
+        },
         head_bytes: 8 * 1024,
         refused_head: || r#"{"status":431}"#.to_owned(),
-        idle_timeout: NEVER,
-        grace: Duration::from_secs(5),
     }
+}
+
+/// Those limits with a change of the port's.
+fn but(change: impl FnOnce(&mut PortLimits)) -> HttpLimits {
+    let mut limits = limits();
+    change(&mut limits.port);
+    limits
 }
 
 struct Serving {
@@ -103,8 +115,7 @@ async fn connection_beyond_the_limit_is_closed() {
             "well\n"
         }
     });
-    let serving =
-        Serving::with(HttpLimits { connections: 2, ..limits() }, Router::new().route("/", slow)).await;
+    let serving = Serving::with(but(|port| port.connections = 2), Router::new().route("/", slow)).await;
     let mut running = Vec::new();
     for _ in 0..2 {
         let mut stream = serving.connect().await;
@@ -126,7 +137,7 @@ async fn connection_beyond_the_limit_is_closed() {
 #[tokio::test]
 async fn one_address_gets_no_more_connections_than_it_may() {
     let addresses = AddressLimits { per_address: 2, exempt: Vec::new() };
-    let serving = Serving::start(HttpLimits { addresses, ..limits() }).await;
+    let serving = Serving::start(but(|port| port.addresses = addresses)).await;
     let (mut first, mut second) = (serving.connect().await, serving.connect().await);
     ask(&mut first).await;
     ask(&mut second).await;
@@ -141,13 +152,13 @@ async fn one_address_gets_no_more_connections_than_it_may() {
 #[tokio::test]
 async fn heads_and_pauses_have_an_end() {
     let brief = Duration::from_millis(100);
-    let serving = Serving::start(HttpLimits { head_timeout: brief, ..limits() }).await;
+    let serving = Serving::start(but(|port| port.deadlines.head = brief)).await;
     let mut slow = serving.connect().await;
     slow.write_all(b"GET / HT").await.expect("sent");
     assert_eq!(ends(&mut slow).await, "");
     assert_eq!(serving.closed("head"), 1);
 
-    let serving = Serving::start(HttpLimits { idle_timeout: brief, ..limits() }).await;
+    let serving = Serving::start(but(|port| port.deadlines.idle = brief)).await;
     let mut idle = serving.connect().await;
     ask(&mut idle).await;
     assert_eq!(ends(&mut idle).await, "");
@@ -166,7 +177,7 @@ async fn a_head_that_is_too_large_is_431() {
 
 #[tokio::test]
 async fn server_stops_while_all_connections_are_in_use() {
-    let serving = Serving::start(HttpLimits { connections: 1, ..limits() }).await;
+    let serving = Serving::start(but(|port| port.connections = 1)).await;
     let mut only = serving.connect().await;
     ask(&mut only).await;
     serving.stop.cancel();
