@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use account_requests::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, AskedObserver, ByteStream,
-    CallerRight, DEFAULT_HEAD_TIMEOUT, LONG_HEAD_TIMEOUT, Repetition, RequestCaller, RequestClass,
-    UpgradedBytes,
+    CallerRight, DEFAULT_HEAD_TIMEOUT, Repetition, RequestCaller, RequestClass, UpgradedBytes,
 };
 pub use all_replicas::ClusterSessions;
 pub use remote_sessions::RemoteSessions;

@@ -336,7 +336,7 @@ mod tests {
     }
 
     fn closed_for(policy: &ConnectionPolicy, reason: &'static str) -> u64 {
-        policy.metrics.connections_refused.get_or_create(&crate::hub::ReasonLabel { reason }).get()
+        policy.metrics.connections_refused.get_or_create(&crate::hub::metrics::ReasonLabel { reason }).get()
     }
 
     #[tokio::test(start_paused = true)]

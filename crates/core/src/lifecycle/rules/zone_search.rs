@@ -11,6 +11,9 @@ use crate::lifecycle::retry_schedule::{Due, due, waits_for_agents};
 use crate::lifecycle::status_change::StatusChange;
 use crate::lifecycle::zone_choice::{ZoneChoice, credential_is_the_one_tried, zones_to_remember};
 
+/// Ticks of a new leader before an account says that agents are awaited: most agents come within this time, and cost no write.
+const AWAITED_TICKS: Tick = 5;
+
 /// Stays FAILED while what there is to choose from is what it failed for.
 pub(super) fn await_another_choice(facts: &Facts<'_>) -> Option<Verdict> {
     if facts.state() != State::Failed {
@@ -99,8 +102,9 @@ pub(super) fn ask_for_offers(facts: &Facts<'_>) -> Option<Verdict> {
     Some(StatusChange::to(State::ToMigrate).with_credential().with_message(message).into())
 }
 
-/// Waits for agents that may be about to come, and says so once of an account that has no story yet: nobody could tell it
-/// from one that no operator has seen. What other accounts say stays, so that a restart writes none of them.
+/// Waits for agents that may be about to come. An account that has no story yet says so once, or it would look like one that
+/// no operator has seen; after [`AWAITED_TICKS`] of leadership, in which most agents come. What other accounts say stays, so
+/// that a restart writes none of them.
 pub(super) fn await_agents(facts: &Facts<'_>) -> Option<Verdict> {
     let until = agents_awaited_until(facts)?;
     let is_said = facts.status.reason() == Some(AWAITING_AGENTS)
@@ -108,6 +112,10 @@ pub(super) fn await_agents(facts: &Facts<'_>) -> Option<Verdict> {
         && facts.retry_asked().is_none();
     if is_said || facts.state() != State::Inactive {
         return Some(Verdict::wait_until(until));
+    }
+    let said_at = facts.observation.leading_since.saturating_add(AWAITED_TICKS);
+    if facts.observation.now < said_at {
+        return Some(Verdict::wait_until(until.min(said_at)));
     }
     let message = "the operator has just begun to lead, or agents wait to be registered; waiting for those that may take it";
     let change = StatusChange::to(State::Inactive).for_reason(AWAITING_AGENTS);

@@ -14,20 +14,22 @@ fn no_agent_uses_no_retry_and_names_the_zone() {
 
 #[test]
 fn no_agent_is_not_said_within_the_grace_of_a_new_leader() {
-    let asked = seen(account("a").pinned("east").finalized()).by_a_new_leader().written();
+    let new = seen(account("a").pinned("east").finalized()).by_a_new_leader();
+    assert_eq!(new.decide(), Decision::wait_until(1005), "most agents come by then");
+    let asked = new.after(5).written();
     assert_eq!((asked.state(), reason(&asked)), (State::Inactive, "AwaitingAgents"));
     let known = account("a").pinned("east").finalized().map(|account| account.status = Some(asked));
     assert_eq!(seen(known).by_a_new_leader().decide(), Decision::wait_until(1030));
 }
 
 #[test]
-fn a_new_account_says_at_once_that_a_new_leader_awaits_agents() {
+fn a_new_account_says_that_a_new_leader_awaits_agents() {
     for (new, sessions) in [
         (account("a").pinned("east"), vec![]),
         (account("a"), vec![]),
         (account("a").pinned("east"), vec![session("agent-1", "west")]),
     ] {
-        let mut told = seen(new.finalized()).by_a_new_leader();
+        let mut told = seen(new.finalized()).by_a_new_leader().after(5);
         for session in sessions {
             told = told.with(session);
         }

@@ -433,7 +433,7 @@ fn a_new_leader_chooses_a_zone_only_after_agents_known_before_have_reported() {
     let was_elsewhere = before(account("a").in_state(State::Inactive));
     for account in [ambiguous, own, was_elsewhere] {
         let without_secret = Fact::Known(Ok(CredentialFact::new(None)));
-        let new = seen(account).credential(without_secret).with(east()).by_a_new_leader();
+        let new = seen(account).credential(without_secret).with(east()).by_a_new_leader().after(5);
         match new.decide().action {
             None => assert_eq!(new.decide(), Decision::wait_until(1030)),
             Some(_) => assert_eq!(
