@@ -75,6 +75,7 @@ enum ScopePhase {
     NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects, asks_first: bool },
     /// The list has begun, and the hub's rows arrive.
     AwaitsBasis(List),
+    /// The pages arrive.
     Listing(List),
     /// A watch runs or is to be opened.
     Watching(CurrentWatch),
