@@ -53,9 +53,9 @@ pub(crate) enum EventError {
     Encoding,
     #[error("its body has {0} bytes; send TOO_LARGE for one with more than {MAX_BODY}")]
     TooLarge(u64),
-    #[error("its body has {actual} bytes, and says {said}")]
+    #[error("its body has {actual} bytes, but declares {said}")]
     Size { said: u32, actual: u64 },
-    #[error("its body is not one zstd frame that says the size of its content")]
+    #[error("its body is not a single zstd frame that declares its content size")]
     Frame,
 }
 

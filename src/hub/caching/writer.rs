@@ -159,7 +159,7 @@ impl Caching {
     }
 }
 
-/// One transaction, until all its batches are settled.
+/// A transaction, until all its batches are settled.
 struct Commit {
     caching: Arc<Caching>,
     shard: usize,

@@ -16,14 +16,14 @@ const MAX_BASIS_BYTES: usize = 256 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum BasisError {
     #[error(
-        "the rows of the scope take {bytes} bytes, and the agent takes {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
+        "the rows of the scope take {bytes} bytes, but the agent accepts {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
     )]
     TooLarge {
         /// Uncompressed size.
         bytes: usize,
     },
     /// A frame exceeds its limit, or differs from its declared size.
-    #[error("a frame of the rows of the scope says {said} bytes, and the limit is {MAX_FRAME_BYTES}")]
+    #[error("a frame of the scope's rows declares {said} bytes; the limit is {MAX_FRAME_BYTES}")]
     FrameSize { said: usize },
     /// A frame without an encoding, or with an unknown one.
     #[error("a frame of the rows of the scope has the unknown encoding {0}; update the agent")]

@@ -152,7 +152,7 @@ impl StreamDriver {
                 Ok(inbound) => read(number, inbound, &received).await,
                 Err(status) => {
                     let why = status.message();
-                    tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {why}");
+                    tracing::info!(code = ?status.code(), "the hub refused the stream of cached objects: {why}");
                 }
             }
             let _ = received.send((number, None)).await;

@@ -1,6 +1,6 @@
 //! Reader of one scope: executes the actions of the scope's machine and reports their results.
 //!
-//! It owns the scope's requests to the API server: what it reads goes to its [`ReaderSink`], and what it needs from
+//! A reader owns the scope's requests to the API server: its output goes to its [`ReaderSink`], and its input from
 //! elsewhere (the rows of a basis, another client) comes as a [`ReaderInput`]. It has at most one request and one
 //! object in memory, and ends when its future is dropped.
 

@@ -15,7 +15,7 @@ const MAPPING_VERSION: &str = "1";
 /// The classes of kinds for one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindClasses {
-    /// By [`kind_name`](native::kind_name) in lower case; only deviations from Clouddriver's table.
+    /// Deviations from Clouddriver's table, by [`kind_name`](native::kind_name) in lower case.
     custom: BTreeMap<String, SpinnakerKind>,
 }
 

@@ -74,7 +74,7 @@ pub enum Finding {
         text: String,
     },
     /// A text that cannot be the name of a namespace. It is left out of the list.
-    #[error("{setting}: {text:?} is no namespace: lower-case letters, digits and dashes, at most 63")]
+    #[error("{setting}: {text:?} is no namespace: use at most 63 lower-case letters, digits and dashes")]
     NotANamespace {
         /// The setting with the text.
         setting: Setting,
@@ -82,7 +82,7 @@ pub enum Finding {
         text: String,
     },
     /// A list longer than allowed. Excess items are left out.
-    #[error("{setting} has {count} items, and only the first {max} count: remove some")]
+    #[error("{setting} has {count} items, but only the first {max} are used: remove some")]
     TooMany {
         /// The setting.
         setting: Setting,
@@ -100,7 +100,7 @@ pub enum Finding {
         text: String,
     },
     /// A name similar to that of a Kubernetes kind. It is used as written.
-    #[error("{setting}: {text:?} is no kind of Kubernetes: is {nearest:?} meant? It counts as a custom kind")]
+    #[error("{setting}: {text:?} is no Kubernetes kind: did you mean {nearest:?}? It is used as a custom kind")]
     Unfamiliar {
         /// The setting with the text.
         setting: Setting,

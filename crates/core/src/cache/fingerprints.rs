@@ -9,7 +9,7 @@ use crate::wire::common;
 
 /// Digest of the inputs of a scope's rows: 16 hex digits. When it changes, every body is sent again.
 ///
-/// It covers the scope's API version, the version of the agent's rules for cutting bodies, the keys of the labels and
+/// Inputs are the scope's API version, the version of the agent's rules for cutting bodies, the keys of the labels and
 /// annotations in events, and the part of the operator's mapping for this kind: a new class of another kind does not
 /// change it.
 pub fn shape(scope: &common::Scope, splice_version: u32, meta_keys: &[String], mapping: &str) -> String {

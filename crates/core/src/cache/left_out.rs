@@ -23,29 +23,29 @@ pub struct LeftOut {
 pub enum Why {
     /// A setting names a kind that the cluster does not serve.
     NotServed,
-    /// A list of kinds to omit contains it.
+    /// Contained in a list of kinds to omit.
     Omitted,
-    /// The account's own `kinds` names it, and a list of kinds to omit contains it.
+    /// Named by the account's own `kinds`, and contained in a list of kinds to omit.
     NamedAndOmitted,
     /// An account's list of kinds to omit names a kind that the cluster does not serve.
     OmitsNothing,
-    /// A list of kinds to cache does not contain it.
+    /// Missing in a list of kinds to cache.
     NotNamed,
-    /// It is cluster-scoped, and the account has only namespaced kinds.
+    /// Cluster-scoped, and the account has only namespaced kinds.
     ClusterWide,
-    /// The account's own `kinds` names it, but it is cluster-scoped, and the account has only namespaced kinds.
+    /// Named by the account's own `kinds`, but cluster-scoped, and the account has only namespaced kinds.
     NamedAndClusterWide,
-    /// Its API has no list verb.
+    /// No list verb.
     CannotBeListed,
-    /// Its API has no watch verb.
+    /// No watch verb.
     CannotBeWatched,
-    /// Its API has neither list nor watch verb.
+    /// Neither list nor watch verb.
     CannotBeRead,
-    /// Its objects are those of another cached kind: `Kind.group`.
+    /// Objects shared with this other cached kind: `Kind.group`.
     SameObjects(String),
-    /// It would exceed the account's maximum number of watches; the number it needs.
+    /// Too many watches for the account's limit; the number that the kind needs.
     TooManyScopes(usize),
-    /// The cluster serves it under an invalid name.
+    /// Served under an invalid name.
     InvalidName,
     /// The given namespaces are all invalid or omitted.
     NoNamespace,

@@ -53,7 +53,7 @@ pub enum RowError {
         what: String,
         /// Name of the part.
         part: &'static str,
-        /// Its length.
+        /// Actual length.
         chars: usize,
         /// Minimum length.
         min: usize,
@@ -73,7 +73,7 @@ pub enum RowError {
     OutsideScope {
         /// Kind and name of the object.
         what: String,
-        /// Its namespace.
+        /// Namespace of the object.
         namespace: String,
         /// The scope.
         scope: String,
@@ -83,7 +83,7 @@ pub enum RowError {
     HashLength {
         /// Kind and name of the object.
         what: String,
-        /// Its length.
+        /// Actual length.
         bytes: usize,
     },
 }

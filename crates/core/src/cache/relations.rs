@@ -49,9 +49,9 @@ pub struct RelatedObject<'a> {
     pub class: SpinnakerKind,
     /// The object's namespace; empty if it is cluster-scoped.
     pub namespace: &'a str,
-    /// Its owners.
+    /// Owners of the object.
     pub owners: &'a [OwnerReference],
-    /// Its moniker.
+    /// Moniker of the object.
     pub moniker: &'a Moniker,
 }
 

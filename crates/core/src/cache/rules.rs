@@ -155,9 +155,9 @@ impl Namespaces {
 pub struct ExposedKind {
     /// The kind as given.
     pub kind: String,
-    /// Its API group, in lower case.
+    /// API group, in lower case.
     pub group: String,
-    /// Whether its objects are cluster-scoped.
+    /// Whether objects of the kind are cluster-scoped.
     pub cluster_scoped: bool,
 }
 

@@ -224,12 +224,12 @@ fn unreadable(served: &ServedKind) -> Option<Why> {
     }
 }
 
-/// Each kind once. Of several resources with one kind in one group, the first that can be listed and watched wins.
+/// Deduplicates the kinds. Of several resources with one kind in one group, the first listable and watchable one wins.
 fn distinct(served: &[ServedKind]) -> Vec<&ServedKind> {
     let mut places: HashMap<(&str, String), usize> = HashMap::new();
     let mut kinds: Vec<&ServedKind> = Vec::new();
     for kind in served {
-        // By the name of its rows, which kinds that differ only in case may share.
+        // Keyed by the name of the rows, because kinds that differ only in case may share them.
         let key = (kind.group.as_str(), native::kind_name(&kind.group, &kind.kind));
         match places.get(&key) {
             None => {

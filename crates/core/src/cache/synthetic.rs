@@ -18,9 +18,9 @@ const DEFINITIONS_GROUP: &str = "apiextensions.k8s.io";
 pub struct SyntheticScope {
     /// The scope, as if it were watched.
     pub scope: SelectedScope,
-    /// Digest of its objects, 16 hex digits, in place of a filter's: when it changes, they are sent again.
+    /// Digest of the objects, 16 hex digits, instead of a filter's: when it changes, they are sent again.
     pub filter: String,
-    /// Its objects, cluster-scoped, in the order of the setting.
+    /// Objects of the scope, cluster-scoped, in the order of the setting.
     pub objects: Vec<SyntheticObject>,
 }
 

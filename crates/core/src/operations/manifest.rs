@@ -48,7 +48,7 @@ pub enum ManifestError {
     #[error("the manifest has more than 200000 keys")]
     TooManyKeys,
     /// Not an object.
-    #[error("the manifest is no object with apiVersion, kind and metadata")]
+    #[error("the manifest is not an object with apiVersion, kind and metadata")]
     NoObject,
     /// A list of objects.
     #[error("the manifest is a list: give one object for each operation")]
@@ -57,7 +57,7 @@ pub enum ManifestError {
     #[error("the manifest has no {0}")]
     Missing(&'static str),
     /// A field has an invalid name as its value.
-    #[error("the manifest's {0} is no name of Kubernetes")]
+    #[error("the manifest's {0} is not a valid Kubernetes name")]
     Name(&'static str),
     /// A patch has the wrong shape.
     #[error("the patch is not {0}")]

@@ -36,7 +36,7 @@ pub enum InvalidOperation {
     Field {
         /// Path of the field.
         field: &'static str,
-        /// Its value, truncated.
+        /// Value, truncated.
         value: String,
         /// Valid values.
         remedy: &'static str,

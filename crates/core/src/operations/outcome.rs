@@ -87,7 +87,7 @@ impl fmt::Debug for Outcome {
 /// Failure of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutcomeFailure {
-    /// Its class.
+    /// Class of the failure.
     pub class: OutcomeClass,
     /// Cause and remedy, at most 1 KiB.
     pub message: String,
