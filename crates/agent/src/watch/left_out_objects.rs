@@ -19,7 +19,7 @@ struct FoundObjects {
     named: BTreeMap<(String, String), String>,
 }
 
-/// Objects of a scope that are left out. Those before a list count until it is complete.
+/// Objects of a scope that are left out. Findings from before a list count until it is complete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LeftOutSet {
     /// Absent for most scopes.
