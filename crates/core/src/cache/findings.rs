@@ -100,7 +100,7 @@ pub enum Finding {
         text: String,
     },
     /// A name similar to that of a Kubernetes kind. It is used as written.
-    #[error("{setting}: {text:?} is no Kubernetes kind: did you mean {nearest:?}? It is used as written")]
+    #[error("{setting}: {text:?} is no Kubernetes kind: did you mean {nearest:?}? Used as a custom kind")]
     Unfamiliar {
         /// The setting with the text.
         setting: Setting,

@@ -11,8 +11,8 @@ use crate::watch::{
 };
 
 impl ScopeWatch {
-    /// Handles a failed request: no response, a status other than 200, a response that is unreadable or ended early, or an
-    /// error in the watch.
+    /// Handles a failed request: no response, a status other than 200, a response that is unreadable or ended early, or
+    /// an error in the watch.
     pub fn failed(&mut self, failure: &RequestFailure, now: Instant) {
         if failure.is_expired() && self.expired(now) {
             return;

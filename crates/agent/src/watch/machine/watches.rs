@@ -96,8 +96,8 @@ impl ScopeWatch {
         self.due_checkpoint(now)
     }
 
-    /// Handles the end of the response, or of its connection. A partial last line is not lost: the watch resumes after the last
-    /// event.
+    /// Handles the end of the response, or of its connection. A partial last line is not lost: the watch resumes after
+    /// the last event.
     pub fn watch_ended(&mut self, now: Instant) {
         let ScopePhase::Watching(watch) = self.phase else { return };
         if watch.has_lived(now) {
