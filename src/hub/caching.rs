@@ -1,22 +1,22 @@
-//! The stream of cached objects: agents send the changes of their accounts' clusters, and the hub writes them.
+//! Streams of cached objects: agents send the changes of their accounts' clusters, and the hub writes them.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`opening`] | the first frame, and the session that it names |
 //! | [`stream`] | the loop of one stream: frames, answers, credit |
-//! | [`progress_reads`] | what a stream reads from the database: progress of accounts, rows of a scope |
-//! | [`stream_delivery`], [`account_receiver`] | what to do with Begin, Batch and End; pure |
+//! | [`progress_reads`] | database reads of a stream: progress of accounts, rows of a scope |
+//! | [`stream_delivery`], [`account_receiver`] | decisions about Begin, Batch and End; pure |
 //! | [`scopes`], [`batch_check`], [`resume`], [`basis`] | declared scopes, bounds of a batch, answers; pure |
 //! | [`credit_pool`] | uncommitted bytes of each stream, and loans; pure |
 //! | [`outbox`] | frames that wait to be sent; pure |
 //! | [`transaction_batching`] | queues of a writer shard, and its transactions; pure |
 //! | [`row_mapping`] | the port that names rows, and the decoding of bodies; no I/O |
-//! | [`writer`] | the writer shards: decode, commit, retry; when a request to the database is repeated |
+//! | [`writer`] | the writer shards: decode, commit, retry; the retry times of database requests |
 //! | [`metrics`] | `kubesvc_cache_*` |
 //!
 //! A stream is bound to the session that its first frame names, and ends with it. Its loop always reads: credit bounds
-//! what it takes. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The
-//! fence in the database decides whether a batch is written; nothing here decides who may write.
+//! its input. Batches go to the shard of their account, outcomes come back through the stream's [`Mailbox`]. The fence
+//! in the database decides whether a batch is written; nothing here decides which agent may write.
 
 mod account_receiver;
 mod basis;
@@ -67,7 +67,7 @@ pub use row_mapping::{BodyFormat, RowMapper};
 
 /// Time limit for one request to the database.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of accounts whose progress is read at the same time.
+/// Maximum number of concurrent reads of accounts' progress.
 const MAX_PROGRESS_READS: usize = 4;
 
 /// Sender into an agent's stream.
@@ -76,26 +76,32 @@ type CacheDownSender = mpsc::Sender<Result<CacheDown, Status>>;
 /// Settings of the streams of cached objects.
 #[derive(Clone, Debug)]
 pub struct CachingSettings {
-    /// Bytes that all streams together may borrow: `kubesvc.cache.pendingBytes`.
+    /// Maximum number of bytes lent to all streams together: `kubesvc.cache.pendingBytes`.
     pub pending_bytes: u64,
     /// Number of writer shards: `kubesvc.cache.writers`.
     pub writers: usize,
-    /// How bodies are stored: `kubesvc.cache.bodyFormat`.
+    /// Storage format of bodies: `kubesvc.cache.bodyFormat`.
     pub body_format: BodyFormat,
 }
 
-/// By which rules an agent chooses what it streams of an account.
+impl Default for CachingSettings {
+    fn default() -> Self {
+        Self { pending_bytes: 256 * 1024 * 1024, writers: 2, body_format: BodyFormat::default() }
+    }
+}
+
+/// Source of the rules by which an agent chooses the objects of an account.
 pub trait CachingRuleSource: Send + Sync {
-    /// Returns the rules by the operator's settings and this spec.
+    /// Returns the rules from the operator's settings and this spec.
     fn rules(&self, account: &KubesvcAccount) -> CachingRules;
 }
 
-/// What the streams of cached objects need beside the rest of the hub.
+/// Ports of the streams of cached objects, besides the rest of the hub.
 pub struct CachePorts {
     pub store: Arc<dyn CacheStore>,
     /// Names the rows.
     pub mapper: Arc<dyn RowMapper>,
-    /// What agents choose the objects by.
+    /// Rules for the agents' choice of objects.
     pub rules: Arc<dyn CachingRuleSource>,
     pub settings: CachingSettings,
 }
@@ -113,19 +119,19 @@ pub(crate) struct Caching {
     next_stream: AtomicU64,
     next_lane: AtomicU64,
     progress_reads: Semaphore,
-    /// One scope's rows are read at a time: they share a connection.
+    /// One permit: bases are read one at a time, over a shared connection.
     basis_reads: Semaphore,
     retries: DatabaseRetries,
 }
 
-/// The open streams, and which of them each session has.
+/// The open streams, and the current one of each session.
 #[derive(Default)]
 struct OpenStreams {
     mailboxes: HashMap<StreamId, Arc<Mailbox>>,
     by_session: HashMap<SessionId, (StreamId, CancellationToken)>,
 }
 
-/// What others have for one stream; its loop empties it.
+/// Input of a stream from other tasks; its loop empties it.
 #[derive(Default)]
 pub(super) struct Mailbox {
     mail: Mutex<Mail>,
@@ -140,7 +146,7 @@ struct Mail {
     credit: u64,
 }
 
-/// What the fence said to the batches of a lane up to a number.
+/// Result of the fence check for the batches of a lane up to a number.
 struct LaneOutcome {
     uid: Arc<str>,
     lane: LaneId,
@@ -205,7 +211,7 @@ impl Caching {
         self.metrics.swept_rows.clone()
     }
 
-    /// Why objects cannot be written at present; `None` if they can.
+    /// Reason for which objects cannot be written at present, if any.
     pub(super) fn problem(&self) -> Option<String> {
         self.shards.iter().find_map(Shard::problem)
     }
@@ -218,12 +224,12 @@ impl Caching {
         self.next_lane.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Lends what is free to the streams that wait for it.
+    /// Lends free bytes to the streams that wait for a loan.
     fn lend(&self) {
         let loans = {
             let mut credit = self.credit.lock();
             let loans = credit.lend(self.context.moment());
-            // Under the same lock, or older numbers could be set last and stay.
+            // Set under the lock, or an older number could overwrite a newer one.
             self.metrics.lent_bytes.set(i64::try_from(credit.lent()).unwrap_or(i64::MAX));
             self.metrics.streams_waiting.set(i64::try_from(credit.waiting()).unwrap_or(i64::MAX));
             loans
@@ -233,7 +239,7 @@ impl Caching {
         }
         let streams = self.streams.lock();
         for (stream, bytes) in loans {
-            // The loan of a stream that ends returns with its end.
+            // The loan of an ended stream is returned at its end.
             if let Some(mailbox) = streams.mailboxes.get(&stream) {
                 mailbox.lend(bytes);
             }

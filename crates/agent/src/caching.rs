@@ -1,22 +1,22 @@
-//! The agent's side of the stream of cached objects, from what scopes read to frames for the hub: pure, without
-//! tokio, a clock or a network but for its last two modules. Time and keys come in as arguments.
+//! The agent's side of the stream of cached objects, from the events of readers to frames for the hub. Pure except for
+//! the last two modules: no tokio, clock or network; time and keys are arguments.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `queue`, [`memory`] | what an account has read and not sent yet, in the order of last change, and its bound |
-//! | `batch` | a batch on the wire: its limits, and its bytes; how many events were sent, for metrics |
-//! | [`account_sender`] | one account under one fence: what is declared, sent, acknowledged; where each scope goes on |
+//! | `queue`, [`memory`] | the unsent events of an account, in the order of last change, and their memory bound |
+//! | `batch` | a batch on the wire: limits and bytes; the number of sent events, for metrics |
+//! | [`account_sender`] | one account under one fence: scopes declared, batches sent and acknowledged, checkpoints |
 //! | [`basis`] | the rows of a scope whose list begins |
-//! | [`credit`] | how many bytes of the stream may be uncommitted at the hub |
-//! | `lifetime` | when the stream is opened, closed and opened again |
-//! | `unacked` | the batches of an account that are not acknowledged |
+//! | [`credit`] | the stream's limit of uncommitted bytes at the hub |
+//! | `lifetime` | opening, closing and reopening of the stream |
+//! | `unacked` | the unacknowledged batches of an account |
 //! | [`stream`], `turns` | all accounts on one stream, in turn |
 //! | [`shared`], [`driver`] | the stream's state behind a lock; the task that opens, feeds and reads the stream |
 //!
-//! A driver calls [`CachingSender`]: it feeds in what the hub and the readers of scopes say, carries out
+//! A driver calls [`CachingSender`]: it feeds in the frames of the hub and the reports of readers, executes
 //! [`ReaderCommand`]s, and sends what [`CachingSender::poll`] returns. Nothing here reads a cluster: a reader (one
-//! scope's list and watch) names itself by the [`ReaderId`] that its command gave it, and what a former reader says
-//! late is ignored.
+//! scope's list and watch) identifies itself by the [`ReaderId`] of its command, and late reports of a former reader
+//! are ignored.
 //!
 //! The hub applies a batch in the order `removed`, `added`, `sync_starts`, events, `synced`, `checkpoints`, `problems`.
 //! A batch never holds two of them for one scope that would need another order.

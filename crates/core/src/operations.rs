@@ -1,18 +1,18 @@
-//! Operations: what callers ask of an account's cluster, as programs of requests.
+//! Operations on the cluster of an account, as programs of requests.
 //!
-//! A verb (deploy, scale, undo …) is a [`Program`]: the last answer of the API server in, the next request out, until
-//! there is an outcome. A program does no I/O and reads no clock, so it runs the same over an agent's connection, in a
-//! test against an API server, and against answers that a test invents. What is asked is read from protobuf's text
-//! format or JSON (`parsing`) and checked (`operation`) before anything is sent.
+//! A verb (deploy, scale, undo …) is a [`Program`]: it takes the API server's last answer and returns the next request,
+//! until there is an outcome. A program does no I/O and reads no clock, so it runs the same over an agent's connection,
+//! in a test against an API server, and against a test's own answers. Callers write operations in protobuf's text
+//! format or JSON (`parsing`); they are checked (`operation`) before anything is sent.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `parsing`, `operation` | the text form and JSON, and what a well-formed operation is |
-//! | `program`, `outcome` | what a program is: requests and steps; answers and how it ends |
+//! | `parsing`, `operation` | the text form and JSON; the checks of a well-formed operation |
+//! | `program`, `outcome` | the interface of programs: requests and steps; answers and outcomes |
 //! | `kinds` | the resource of a kind, by the cluster's own lists |
 //! | `manifest` | one object from JSON or YAML, and last-applied |
-//! | `merge`, `list_keys` | the three-way patch of `kubectl apply`, and how the lists of native kinds are merged |
-//! | `deploy`, `deployed`, `apply`, `server_side`, `replace` | deploying, by mode |
+//! | `merge`, `list_keys` | the three-way patch of `kubectl apply`, and the merge strategies of native kinds' lists |
+//! | `deploy`, `deployed`, `apply`, `server_side`, `replace` | deploys, by mode |
 //! | `delete`, `changes`, `rollouts`, `revisions`, `reads` | the other verbs |
 //!
 //! To add a verb: a message in `proto/operations.proto`, its checks in `operation`, a program, and its arm in
@@ -56,17 +56,17 @@ use std::sync::Arc;
 
 use crate::wire::operations::operation::Verb;
 
-/// The field manager of what operations write, except where they go on from `kubectl apply`.
+/// Field manager of the writes of operations, except of client-side applies.
 pub(crate) const MANAGER: &str = "kubesvc";
-/// The field manager of `kubectl apply`, which client-side applies share so that either goes on from the other.
+/// Field manager of `kubectl apply`, shared by client-side applies so that each continues from the other.
 pub(crate) const CLIENT_SIDE_MANAGER: &str = "kubectl-client-side-apply";
 
-/// The program of an operation.
+/// Creates the program of an operation.
 ///
 /// # Errors
 ///
-/// [`NotStarted::Read`] names what must be read from the cluster first, to know the resource of a kind: learn the
-/// answer with [`Kinds::learn`] and call again. [`NotStarted::Invalid`] is the outcome.
+/// [`NotStarted::Read`] names a path to read from the cluster first, for the resource of a kind: pass the answer to
+/// [`Kinds::learn`] and call again. [`NotStarted::Invalid`] is the outcome.
 pub fn program_for(
     operation: &Operation,
     context: &ProgramContext<'_>,

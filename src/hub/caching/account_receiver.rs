@@ -1,9 +1,9 @@
-//! One account on one Caching stream: what the hub does with Begin, Batch and End, and with what the database says.
-//! Pure: the decisions come out as [`ReceiverEffect`]s, which the stream carries out.
+//! One account on one Caching stream: decisions about Begin, Batch and End, and about the database's answers. Pure: the
+//! results are [`ReceiverEffect`]s, which the stream executes.
 //!
-//! A batch is taken only if it follows the last one that was taken. Whatever does not follow gets Rewind, and what
-//! arrives after that is ignored until the agent sends Begin anew. A batch that breaks the protocol is an error, which
-//! closes the stream. Ack is sent for what is committed, and for nothing else.
+//! A batch is accepted only if it follows the last accepted one. Any other gets Rewind, and later ones are ignored
+//! until the agent sends Begin again. A batch that breaks the protocol is an error, which closes the stream. Only
+//! committed batches are acknowledged.
 
 mod accepted_batch;
 mod effects;
@@ -34,21 +34,21 @@ use problems::{AccountProblems, report_of_unread};
 enum ReceiverPhase {
     /// Begin is not complete.
     Declaring,
-    /// All scopes are declared; the fence does not stand yet.
+    /// All scopes are declared; the fence is not raised yet.
     Waiting,
     /// The progress is being read.
     Resuming,
-    /// Batches are taken. Numbers of the last batch that was taken and of the last that is committed.
+    /// Batches are accepted. Numbers of the last accepted and of the last committed batch.
     Flowing { received: i64, committed: i64 },
-    /// The agent is to send Begin anew.
+    /// The agent must send Begin again.
     Rewound,
     /// The agent sends nothing more.
     Ended { committed: i64 },
-    /// Nothing more is taken.
+    /// No further batch is accepted.
     Revoked,
 }
 
-/// A batch that is not committed yet.
+/// An uncommitted batch.
 #[derive(Clone, Debug)]
 struct Outstanding {
     seq: i64,
@@ -57,7 +57,7 @@ struct Outstanding {
     added: Vec<u32>,
     sync_starts: Vec<(u32, String)>,
     synced: Vec<u32>,
-    /// Whether it changes which Namespaces the account has.
+    /// Whether the batch changes the account's Namespaces.
     has_namespaces: bool,
 }
 
@@ -68,20 +68,19 @@ pub(crate) struct AccountReceiver {
     epoch: CachingEpoch,
     account: Arc<str>,
     lane: LaneId,
-    /// The agent's number for its delivery, which answers name.
+    /// The agent's number of its delivery, repeated in answers.
     delivery: u64,
     phase: ReceiverPhase,
     scopes: DeclaredScopes,
-    /// Keys of the lists that run, by scope.
+    /// Keys of the running lists, by scope.
     listing: HashMap<u32, String>,
     /// Scopes without a checkpoint.
     unsynced: HashSet<u32>,
     outstanding: VecDeque<Outstanding>,
-    /// Events of the outstanding batches.
+    /// Number of events in the outstanding batches.
     uncommitted_events: usize,
-    /// Why kinds are not read.
     problems: AccountProblems,
-    /// Why the agent could not reach the cluster, until the account is known to be assigned to it or is begun.
+    /// Reason for which the agent did not reach the cluster, until the account's assignment is known or Begin arrives.
     unread: Option<Failure>,
 }
 
@@ -104,12 +103,10 @@ impl AccountReceiver {
         }
     }
 
-    /// Epoch under which it is streamed.
     pub(crate) fn epoch(&self) -> CachingEpoch {
         self.epoch
     }
 
-    /// Its current lane.
     pub(crate) fn lane(&self) -> LaneId {
         self.lane
     }
@@ -123,7 +120,6 @@ impl AccountReceiver {
         self.scopes.len()
     }
 
-    /// Number of events that are not committed yet.
     pub(crate) fn uncommitted_events(&self) -> usize {
         self.uncommitted_events
     }
@@ -137,12 +133,12 @@ impl AccountReceiver {
         matches!(self.phase, ReceiverPhase::Ended { .. }) && self.outstanding.is_empty()
     }
 
-    /// Whether nothing more is taken. Batches that were sent before may still arrive.
+    /// Whether nothing more is accepted. Batches that were sent before may still arrive.
     pub(crate) fn is_revoked(&self) -> bool {
         self.phase == ReceiverPhase::Revoked
     }
 
-    /// State as it is counted; absent for one that is no longer streamed.
+    /// State in metrics; `None` if the account is no longer streamed.
     pub(crate) fn state(&self) -> Option<DeliveryState> {
         match self.phase {
             ReceiverPhase::Flowing { .. } if self.unsynced.is_empty() => Some(DeliveryState::Synced),
@@ -159,7 +155,7 @@ impl AccountReceiver {
         Fence { account_uid: self.uid.to_string(), caching_epoch: self.epoch.to_wire() }
     }
 
-    /// Handles a frame of Begin. One that comes after the last starts over, under `lane`.
+    /// Handles a frame of Begin. One after the last frame starts over, under `lane`.
     pub(crate) fn begin(&mut self, begin: Begin, lane: LaneId) -> Result<Vec<ReceiverEffect>, ReceiverError> {
         let mut effects = Vec::new();
         if self.phase != ReceiverPhase::Declaring {
@@ -178,15 +174,15 @@ impl AccountReceiver {
         Ok(effects)
     }
 
-    /// Handles that the agent could not reach the cluster so far. Only the last reason counts, and none once the agent
-    /// has begun to declare scopes: its batches say more.
+    /// Handles Unread: the agent has not reached the cluster. The last reason counts, and none after Begin, whose
+    /// batches report more.
     pub(crate) fn unread(&mut self, failure: Failure) {
         if self.phase == ReceiverPhase::Declaring && self.scope_count() == 0 {
             self.unread = Some(failure);
         }
     }
 
-    /// Handles what is known of the assignment while the account waits for it.
+    /// Handles the assignment of an account that waits for it.
     pub(crate) fn assigned(&mut self, assignment: AssignmentState) -> Vec<ReceiverEffect> {
         match assignment {
             _ if !self.awaits_fence() => Vec::new(),
@@ -203,8 +199,8 @@ impl AccountReceiver {
         }
     }
 
-    /// Handles the progress that was read for Begin or for added scopes. `superseded` is the reason if another process
-    /// was elected.
+    /// Handles the stored progress for Begin or for added scopes. `superseded` is the reason if another process was
+    /// elected.
     pub(crate) fn progress(
         &mut self,
         added: Option<&[u32]>,
@@ -218,13 +214,13 @@ impl AccountReceiver {
                 let mut effects =
                     self.resume(*committed, &StoredScopes::new(&self.uid.clone(), stored), now_ms);
                 effects.extend(self.report());
-                // They may have been written by another replica.
+                // Another replica may have written them.
                 let has_namespaces = self.scopes.keys().into_iter().any(scopes::has_namespaces)
                     || stored.iter().any(|stored| scopes::has_namespaces(&stored.key));
                 effects.extend(has_namespaces.then_some(ReceiverEffect::NamespacesWritten));
                 effects
             }
-            // The fence fell after it was raised; whoever raises fences finds out.
+            // The fence fell after it was raised; the replica that raises it will notice.
             (None, ReceiverPhase::Resuming, StoredProgress::Lower(_)) => {
                 self.phase = ReceiverPhase::Waiting;
                 Vec::new()
@@ -240,7 +236,7 @@ impl AccountReceiver {
                 let stored = StoredScopes::new(&uid, scopes);
                 self.answer(added, committed, &stored, Vec::new(), now_ms)
             }
-            // The next batch finds out that the fence does not let it pass.
+            // The fence will refuse the next batch.
             _ => Vec::new(),
         }
     }
@@ -264,7 +260,7 @@ impl AccountReceiver {
         now_ms: i64,
     ) -> Vec<ReceiverEffect> {
         let mut checkpoints = Vec::with_capacity(ids.len());
-        // One that was removed since is not answered.
+        // A scope that was removed since is not answered.
         for scope in ids.iter().filter_map(|id| self.scopes.get(*id).ok()) {
             let checkpoint = stored.checkpoint(scope, now_ms);
             if checkpoint.rv.is_empty() {
@@ -285,7 +281,7 @@ impl AccountReceiver {
         let (uid, seq) = (Arc::clone(&self.uid), batch.seq);
         let (received, committed) = match self.phase {
             ReceiverPhase::Flowing { received, committed } => (received, committed),
-            // Sent before the agent heard of it.
+            // Sent before the agent received the answer.
             ReceiverPhase::Rewound | ReceiverPhase::Revoked | ReceiverPhase::Ended { .. } => {
                 return Ok(vec![ReceiverEffect::Release(bytes)]);
             }
@@ -324,12 +320,13 @@ impl AccountReceiver {
         Ok(effects)
     }
 
-    /// Handles a batch for which there is no room: the agent sends Begin anew, and the answer waits for the database.
+    /// Handles a batch that exceeds the stream's limit of events: the agent sends Begin again, and the answer waits for
+    /// the database.
     pub(crate) fn refuse_batch(&mut self, bytes: u64) -> Vec<ReceiverEffect> {
         let release = ReceiverEffect::Release(bytes);
         match self.phase {
             ReceiverPhase::Flowing { committed, .. } => {
-                // No commit was lost, so it is no Rewind to alert on.
+                // No commit was lost, so this Rewind must not raise an alert.
                 let rewind = self
                     .rewind(committed)
                     .into_iter()
@@ -340,12 +337,12 @@ impl AccountReceiver {
         }
     }
 
-    /// What the account is to say of what is left out, as far as it is known.
+    /// Report of the account's omissions, as far as known.
     fn report(&self) -> Option<ReceiverEffect> {
         self.problems.report(self.epoch, &self.scopes).map(ReceiverEffect::Report)
     }
 
-    /// Handles that the agent sends nothing more.
+    /// Handles End: the agent sends nothing more.
     pub(crate) fn end(&mut self) -> Vec<ReceiverEffect> {
         self.unread = None;
         match self.phase {
@@ -361,8 +358,7 @@ impl AccountReceiver {
         if self.outstanding.is_empty() { vec![ReceiverEffect::CloseLane(self.lane)] } else { Vec::new() }
     }
 
-    /// Handles what the fence said to all batches up to `seq`. `superseded` is the reason if another process was
-    /// elected.
+    /// Handles the fence check of all batches up to `seq`. `superseded` is the reason if another process was elected.
     pub(crate) fn outcome(&mut self, seq: i64, check: FenceCheck, superseded: Reason) -> Vec<ReceiverEffect> {
         if !matches!(self.phase, ReceiverPhase::Flowing { .. } | ReceiverPhase::Ended { .. }) {
             return Vec::new();
@@ -370,8 +366,8 @@ impl AccountReceiver {
         match check {
             FenceCheck::Passed | FenceCheck::Done => self.committed(seq),
             FenceCheck::Rewind(committed) => self.rewind(committed),
-            // The database lost the fence. It is raised anew with nothing committed under it, and the answer to Begin
-            // waits for that.
+            // The database lost the fence. It is raised again without a committed batch, and the answer to Begin waits
+            // for that.
             FenceCheck::Lower(_) => self.rewind(0),
             FenceCheck::Higher(_) => self.revoke(superseded),
             FenceCheck::Gone => self.revoke(Reason::AccountGone),
@@ -431,7 +427,7 @@ impl AccountReceiver {
         effects
     }
 
-    /// Handles that nothing more of the account is taken.
+    /// Handles the end of the account's assignment: nothing more is accepted.
     pub(crate) fn revoke(&mut self, reason: Reason) -> Vec<ReceiverEffect> {
         let mut effects = self.abandon();
         self.phase = ReceiverPhase::Revoked;
@@ -441,7 +437,7 @@ impl AccountReceiver {
         effects
     }
 
-    /// Drops what is not committed yet; the agent sends it again.
+    /// Drops uncommitted batches; the agent sends them again.
     pub(crate) fn abandon(&mut self) -> Vec<ReceiverEffect> {
         let bytes = self.outstanding.drain(..).map(|batch| batch.bytes).sum();
         self.uncommitted_events = 0;

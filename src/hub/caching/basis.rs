@@ -1,4 +1,4 @@
-//! Frames of a basis: the rows of a scope, for a list to be compared with. Pure.
+//! Frames of a basis: the rows of a scope, with which an agent compares a list. Pure.
 
 use prost::Message as _;
 
@@ -31,7 +31,7 @@ impl BasisFrames {
         Self { fence, scope_id, sync_key, takes_zstd, rows: BasisRows::default(), bytes: 0 }
     }
 
-    /// Adds a row. Returns a frame if one is full.
+    /// Adds a row. Returns a frame once it is full.
     pub(crate) fn push(&mut self, row: &kubesvc_store::BasisRow) -> Option<SyncBasis> {
         let row = BasisRow {
             namespace: row.namespace.clone(),
@@ -67,7 +67,7 @@ impl BasisFrames {
 fn blob(data: Vec<u8>, takes_zstd: bool) -> Blob {
     let size = u32::try_from(data.len()).expect("a frame is at most 256 KiB");
     if takes_zstd && data.len() >= MIN_COMPRESSED_BYTES {
-        // It fails only without memory; then the rows are sent as they are.
+        // Compression fails only without memory; then the rows are sent uncompressed.
         let compressed = zstd::bulk::compress(&data, ZSTD_LEVEL);
         if let Some(data) = compressed.ok().filter(|compressed| compressed.len() < data.len()) {
             return Blob { encoding: Encoding::Zstd.into(), size, data };

@@ -10,14 +10,14 @@ use super::transaction_batching::BatchSize;
 const MAX_EVENTS: usize = 256;
 /// Maximum size of a batch with several events on the wire, in bytes.
 const MAX_WIRE_BYTES: usize = 512 * 1024;
-/// Maximum size of the bodies in a batch with several events uncompressed, in bytes.
+/// Maximum uncompressed size of the bodies in a batch with several events, in bytes.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
-/// Maximum size of one body uncompressed, in bytes.
+/// Maximum uncompressed size of one body, in bytes.
 pub(crate) const MAX_BODY: usize = 8 * 1024 * 1024;
 /// Size of a content hash, in bytes.
 const HASH_BYTES: usize = 32;
 
-/// Why a batch is refused.
+/// Reason to refuse a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BatchError {
     #[error("it has {0} events; send at most {MAX_EVENTS} in one batch")]
@@ -38,7 +38,7 @@ pub(crate) enum BatchError {
     },
 }
 
-/// Why an event is refused.
+/// Reason to refuse an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EventError {
     #[error("it is neither an upsert nor a delete")]
@@ -53,9 +53,9 @@ pub(crate) enum EventError {
     Encoding,
     #[error("its body has {0} bytes; send TOO_LARGE for one with more than {MAX_BODY}")]
     TooLarge(u64),
-    #[error("its body has {actual} bytes, and says {said}")]
+    #[error("its body has {actual} bytes, but declares {said}")]
     Size { said: u32, actual: u64 },
-    #[error("its body is not one zstd frame that says the size of its content")]
+    #[error("its body is not a single zstd frame that declares its content size")]
     Frame,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn check(batch: &Batch, wire_bytes: usize) -> Result<BatchSize, Batch
     Ok(BatchSize { rows, body_bytes })
 }
 
-/// Checks an event. Returns the size of its body uncompressed.
+/// Checks an event. Returns the uncompressed size of its body.
 fn check_event(event: &Event) -> Result<usize, EventError> {
     if event.name.is_empty() {
         return Err(EventError::NoName);
@@ -97,7 +97,7 @@ fn check_event(event: &Event) -> Result<usize, EventError> {
         Operation::Delete => Ok(0),
         Operation::Upsert => match &event.body {
             None => Err(EventError::NoBody),
-            // Without a body there may be nothing to hash.
+            // Without a body, there may be no hash.
             Some(Body::Omitted(_)) if event.hash.is_empty() => Ok(0),
             Some(_) if event.hash.len() != HASH_BYTES => Err(EventError::Hash(event.hash.len())),
             Some(Body::Omitted(_)) => Ok(0),
@@ -106,7 +106,7 @@ fn check_event(event: &Event) -> Result<usize, EventError> {
     }
 }
 
-/// Checks that a body says its true size, and that it is within bounds. Returns it.
+/// Checks that a body declares its true size, within bounds. Returns the size.
 fn check_blob(blob: &Blob) -> Result<usize, EventError> {
     let actual = match blob.encoding() {
         Encoding::Unspecified => return Err(EventError::Encoding),

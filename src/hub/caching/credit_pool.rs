@@ -1,10 +1,10 @@
-//! Credit of the Caching streams: how many uncommitted bytes each may have at the hub. Pure.
+//! Credit of the Caching streams: the limit of uncommitted bytes of each at the hub. Pure.
 //!
-//! Each stream has [`BASE_CREDIT`] for as long as it is open. A stream that wants more borrows from one pool, in the
-//! order of asking. What is committed goes back to the pool first, and only then to the stream's own credit. A loan
-//! cannot be taken back from an agent that holds it, so one that lies unused for too long ends its stream.
+//! Each stream has [`BASE_CREDIT`] while it is open. A stream that needs more borrows from one pool, in the order of
+//! requests. Committed bytes return to the pool first, and only then to the stream's own credit. A loan cannot be
+//! revoked from an agent that holds it, so one that is unused for too long ends its stream.
 //!
-//! For each stream, what the agent may still send plus what is uncommitted is always [`BASE_CREDIT`] plus its loan.
+//! Invariant for each stream: the agent's available credit plus the uncommitted bytes is [`BASE_CREDIT`] plus its loan.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::hub::sessions::ledger::HubUptime;
 pub(crate) const BASE_CREDIT: u64 = 64 * 1024;
 /// Maximum loan of one stream, in bytes: more than the largest event.
 pub(crate) const MAX_LOAN: u64 = 4 * 1024 * 1024;
-/// Time after which a loan that lies unused ends its stream, while nothing of the stream waits for its commit.
+/// Time after which an unused loan ends its stream, while no commit of the stream is pending.
 pub(crate) const UNUSED_LOAN_LIMIT: Duration = Duration::from_secs(60);
 
 /// A Caching stream of this process.
@@ -33,11 +33,11 @@ pub(crate) struct CreditExceeded {
 struct ReceiverCredit {
     /// Bytes that the agent may still send.
     available: u64,
-    /// Bytes that are not committed yet.
+    /// Uncommitted bytes.
     pending: u64,
     /// Bytes borrowed from the pool.
     lent: u64,
-    /// Bytes asked for and not lent yet.
+    /// Bytes requested and not lent yet.
     wanted: u64,
     is_queued: bool,
     /// Time of the last loan, batch or commit.
@@ -51,14 +51,13 @@ pub(crate) struct CreditPool {
     lent: u64,
     max_loan: u64,
     streams: HashMap<StreamId, ReceiverCredit>,
-    /// Streams that wait for a loan, in the order of asking.
+    /// Streams that wait for a loan, in the order of requests.
     queue: VecDeque<StreamId>,
 }
 
 impl CreditPool {
-    /// Creates a pool of `size` bytes.
     pub(crate) fn new(size: u64) -> Self {
-        // A loan larger than the pool would wait for ever.
+        // A loan larger than the pool would never be granted.
         let max_loan = MAX_LOAN.min(size);
         Self { free: size, lent: 0, max_loan, streams: HashMap::new(), queue: VecDeque::new() }
     }
@@ -78,7 +77,7 @@ impl CreditPool {
         }
     }
 
-    /// Takes the bytes of a batch from the credit of its stream.
+    /// Deducts the bytes of a batch from its stream's credit.
     pub(crate) fn take(
         &mut self,
         stream: StreamId,
@@ -94,8 +93,8 @@ impl CreditPool {
         Ok(())
     }
 
-    /// Records how many bytes wait at the agent; a later number replaces an earlier one. With 0, the agent returns what
-    /// it has not used of its loan.
+    /// Records how many bytes wait at the agent, replacing an earlier number. With 0, the agent returns its unused
+    /// loan.
     pub(crate) fn want(&mut self, stream: StreamId, bytes: u64) {
         let Some(credit) = self.streams.get_mut(&stream) else { return };
         credit.wanted = bytes;
@@ -108,7 +107,7 @@ impl CreditPool {
         self.enqueue(stream);
     }
 
-    /// Handles that bytes were committed or dropped. Returns the credit that the agent gets for them.
+    /// Releases committed or dropped bytes. Returns the agent's new credit for them.
     pub(crate) fn give_back(&mut self, stream: StreamId, bytes: u64, now: HubUptime) -> u64 {
         let Some(credit) = self.streams.get_mut(&stream) else { return 0 };
         credit.used_at = now;
@@ -122,8 +121,8 @@ impl CreditPool {
         bytes - repaid
     }
 
-    /// Lends what is free, in the order of asking. A request that does not fit blocks later ones: they would starve it.
-    /// Returns the streams and the credit that each gets.
+    /// Lends free bytes in the order of requests. A request that does not fit blocks later ones, which would starve it.
+    /// Returns the streams with their new credit.
     pub(crate) fn lend(&mut self, now: HubUptime) -> Vec<(StreamId, u64)> {
         let mut loans = Vec::new();
         while let Some(stream) = self.queue.front().copied() {
@@ -152,8 +151,8 @@ impl CreditPool {
         loans
     }
 
-    /// Whether a stream has had an unused loan, and has sent nothing, for too long. What waits for its commit may keep its
-    /// agent from sending more, for as long as the database is away.
+    /// Whether a stream has had an unused loan, and has sent nothing, for too long. Pending commits do not count: they
+    /// may keep the agent from sending more while the database is unavailable.
     pub(crate) fn is_overdue(&self, stream: StreamId, now: HubUptime) -> bool {
         self.streams.get(&stream).is_some_and(|credit| {
             credit.lent > 0 && credit.pending == 0 && now.saturating_sub(credit.used_at) >= UNUSED_LOAN_LIMIT
@@ -175,7 +174,7 @@ impl CreditPool {
         self.lent -= bytes;
     }
 
-    /// Queues a stream that wants a loan and may have one. One at its maximum is queued again with its next commit.
+    /// Queues a stream that wants and may have a loan. A stream at its maximum is queued again with its next commit.
     fn enqueue(&mut self, stream: StreamId) {
         let Some(credit) = self.streams.get_mut(&stream) else { return };
         if credit.wanted > 0 && credit.lent < self.max_loan && !credit.is_queued {
@@ -283,7 +282,7 @@ mod tests {
         assert_eq!(pool.take(1, BASE_CREDIT, NOW), Ok(()));
         assert!(!pool.is_overdue(0, later - Duration::from_millis(1)));
         assert_eq!([pool.is_overdue(0, later), pool.is_overdue(1, later)], [true, false]);
-        // Of two loads, one is committed: from then on, the rest may be used.
+        // One of two loads is committed, so the rest may be used.
         assert_eq!(pool.give_back(1, 600, later), 0);
         assert!(!pool.is_overdue(1, later + UNUSED_LOAN_LIMIT), "some of it still waits");
         assert_eq!(pool.take(0, 10, later), Ok(()));
@@ -317,7 +316,7 @@ mod tests {
         fn no_byte_of_credit_is_lost_or_made(steps in prop::collection::vec(step(), 0..200)) {
             let size = 9 * MIB;
             let mut pool = pool(size, 4);
-            // What each agent believes that it may send.
+            // Available credit in each agent's view.
             let mut agents = [BASE_CREDIT; 4];
             for step in steps {
                 match step {

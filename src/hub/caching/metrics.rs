@@ -9,7 +9,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::account_receiver::DeliveryState;
 
-/// Label with what a change was read from.
+/// Label with the source of a change: list or watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct OfLabel {
     of: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct StateLabel {
     state: &'static str,
 }
 
-/// States of accounts, with the names under which they are counted.
+/// States of accounts, with their label values.
 pub(crate) const STATES: [(DeliveryState, &str); 3] = [
     (DeliveryState::Waiting, "waiting"),
     (DeliveryState::Listing, "listing"),
@@ -42,7 +42,7 @@ pub(crate) struct CacheMetrics {
     lag_seconds: Family<OfLabel, Histogram, fn() -> Histogram>,
     pub(crate) pending_bytes: Gauge,
     pub(crate) lent_bytes: Gauge,
-    /// The most that may be lent.
+    /// Maximum number of bytes that may be lent.
     pub(crate) pool_bytes: Gauge,
     pub(crate) streams_waiting: Gauge,
     accounts: Family<StateLabel, Gauge>,
@@ -101,7 +101,7 @@ impl CacheMetrics {
         let help = "Bytes that may be lent: kubesvc.cache.pendingBytes";
         registry.register_with_unit("pool", help, Unit::Bytes, self.pool_bytes.clone());
         registry.register("streams_waiting", "Agents that wait for a loan", self.streams_waiting.clone());
-        // Both are there before the first change, for the rules that name them.
+        // Both exist before the first change, for the alerting rules that name them.
         ["list", "watch"].into_iter().for_each(|of| drop(self.lag_seconds.get_or_create(&OfLabel { of })));
         STATES.into_iter().for_each(|(_, state)| drop(self.accounts.get_or_create(&StateLabel { state })));
         registry.register("accounts", "Accounts whose objects agents stream", self.accounts.clone());

@@ -1,4 +1,4 @@
-//! The opening of a stream: its first frame, the session that it names, and why a stream is closed.
+//! Opening of a stream: its first frame, the session that it names, and the reasons to close it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
 
 /// Time limit for the first frame.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay given to an agent that used its loan too slowly, or does not read.
+/// Retry delay for an agent that used its loan too slowly, or does not read.
 const OVERLOADED_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, PartialEq)]
 pub(super) enum CachingStreamEnd {
-    /// The agent ended it.
+    /// The agent ended the stream.
     Gone(&'static str),
-    /// The hub closes it.
+    /// The hub closes the stream.
     Closed(Closed),
 }
 
@@ -84,7 +84,7 @@ impl Caching {
         })
     }
 
-    /// The end of a stream while the replica drains its agents.
+    /// End of a stream while the replica drains its agents.
     pub(super) fn drained(&self) -> CachingStreamEnd {
         CachingStreamEnd::closed(Reason::Draining, format!("{}; connect anew", self.draining.reason()))
     }
@@ -102,7 +102,7 @@ impl Caching {
         if elected.is_some_and(|elected| elected > epoch) {
             return AssignmentState::Revoked(self.superseded(session, uid));
         }
-        // What the agent claims does not count: the fence was raised for this very session.
+        // The agent's claim does not count: the fence was raised for this very session.
         if session.cached.lock().fenced_at(uid) == Some(epoch) {
             AssignmentState::Stands(account.account_name().into())
         } else {
@@ -110,7 +110,7 @@ impl Caching {
         }
     }
 
-    /// Why a session's agent does not stream an account any more if its fence is higher.
+    /// Reason of a higher fence, which ends the session's stream of an account.
     pub(super) fn superseded(&self, session: &Session, uid: &str) -> revoked::Reason {
         let Some(account) = self.context.accounts.by_uid(uid) else { return revoked::Reason::AccountGone };
         let status = account.status_or_default();

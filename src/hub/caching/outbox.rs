@@ -1,21 +1,21 @@
-//! Frames that wait to be sent to one agent. Consecutive acknowledgements and credits become one frame. Pure.
+//! Queued frames for one agent. Consecutive acknowledgements and credits are merged into one frame. Pure.
 
 use std::collections::VecDeque;
 
 use kubesvc_core::wire::events::cache_down::Frame;
 use kubesvc_core::wire::events::{CacheDown, Credit};
 
-/// Maximum number of waiting frames. An agent that reads so slowly is disconnected.
+/// Maximum number of queued frames. An agent that reads more slowly is disconnected.
 const MAX_FRAMES: usize = 20_000;
-/// Size of the waiting frames below which further answers are prepared, in bytes.
+/// Size of the queued frames below which further answers are prepared, in bytes.
 const MAX_BYTES_FOR_READS: usize = 1024 * 1024;
 
-/// The agent does not read what it is sent.
+/// The agent does not read its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{MAX_FRAMES} frames wait to be read; read the stream without pause")]
 pub(crate) struct OutboxFull;
 
-/// Waiting frames, oldest first.
+/// Queued frames, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     frames: VecDeque<(Frame, usize)>,
@@ -23,7 +23,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Adds a frame, or joins it with one that waits.
+    /// Adds a frame, or merges it with a queued one.
     pub(crate) fn push(&mut self, frame: Frame) -> Result<(), OutboxFull> {
         if self.join(&frame) {
             return Ok(());
@@ -53,7 +53,7 @@ impl Outbox {
         self.bytes < MAX_BYTES_FOR_READS
     }
 
-    /// Joins an Ack or a Credit with one of the last frames, if nothing but such frames came after it.
+    /// Merges an Ack or a Credit into one of the last frames, if only such frames came after it.
     fn join(&mut self, frame: &Frame) -> bool {
         let tail = self.frames.iter_mut().rev().map(|(waiting, _)| waiting);
         for waiting in tail.take_while(|waiting| matches!(waiting, Frame::Ack(_) | Frame::Credit(_))) {

@@ -1,5 +1,5 @@
-//! What a stream reads from the database: how far accounts are written, and the rows of scopes whose list begins. Reads
-//! are repeated until they succeed; they end with the stream.
+//! Database reads of a stream: progress of accounts, and the rows of scopes whose list begins. Reads are repeated until
+//! they succeed; they end with the stream.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use super::{Caching, MAX_PROGRESS_READS, with_timeout};
 /// Number of rows in one page of a basis.
 pub(super) const BASIS_PAGE: u32 = 2_000;
 
-/// The progress of an account that is to be read.
+/// A pending read of an account's progress.
 pub(super) struct ProgressRead {
     pub(super) uid: Arc<str>,
     pub(super) epoch: CachingEpoch,
     pub(super) lane: LaneId,
-    /// The added scopes that are answered; absent: all, for Begin.
+    /// The added scopes to answer; `None` for all, after Begin.
     pub(super) added: Option<Vec<u32>>,
 }
 
-/// A basis that is sent, page by page.
+/// A basis in transfer, page by page.
 pub(super) struct BasisRead {
     pub(super) uid: Arc<str>,
     pub(super) lane: LaneId,
@@ -52,7 +52,7 @@ impl BasisRead {
         Self { uid, lane, account, scope, frames, after: None }
     }
 
-    /// Whether it is of the same scope as another.
+    /// Whether this is a basis of the same scope.
     fn is_of(&self, other: &Self) -> bool {
         self.uid == other.uid && self.scope.key == other.scope.key
     }
@@ -68,7 +68,7 @@ pub(super) enum FinishedRead {
 pub(super) struct Reads {
     caching: Arc<Caching>,
     waiting: VecDeque<ProgressRead>,
-    /// One basis is read at a time.
+    /// Bases are read one at a time.
     waiting_bases: VecDeque<BasisRead>,
     running: FuturesUnordered<BoxFuture<'static, FinishedRead>>,
     is_basis_running: bool,
@@ -85,7 +85,7 @@ impl Reads {
         }
     }
 
-    /// Adds a read, or joins it with one of the lane that waits.
+    /// Adds a read, or merges it with a waiting one of the lane.
     pub(super) fn read_progress(&mut self, read: ProgressRead) {
         let waiting = self.waiting.iter_mut().find(|waiting| waiting.lane == read.lane);
         match (waiting, read) {
@@ -96,13 +96,13 @@ impl Reads {
         }
     }
 
-    /// Adds a basis. It replaces one of an earlier list of the scope that waits.
+    /// Adds a basis. It replaces a waiting one of an earlier list of the scope.
     pub(super) fn read_basis(&mut self, read: BasisRead) {
         self.waiting_bases.retain(|waiting| !waiting.is_of(&read));
         self.waiting_bases.push_back(read);
     }
 
-    /// Goes on with a basis of which a page was read.
+    /// Queues the next page of a basis.
     pub(super) fn read_next_page(&mut self, read: BasisRead) {
         // A later list of the scope may have begun meanwhile.
         if !self.waiting_bases.iter().any(|waiting| waiting.is_of(&read)) {
@@ -110,13 +110,13 @@ impl Reads {
         }
     }
 
-    /// Drops what is to be read for a lane.
+    /// Drops the waiting reads of a lane.
     pub(super) fn drop_lane(&mut self, lane: LaneId) {
         self.waiting.retain(|waiting| waiting.lane != lane);
         self.waiting_bases.retain(|waiting| waiting.lane != lane);
     }
 
-    /// Starts as many reads as may run at the same time.
+    /// Starts waiting reads up to their limits of concurrency.
     pub(super) fn start(&mut self) {
         while self.running.len() < MAX_PROGRESS_READS {
             let Some(read) = self.waiting.pop_front() else { break };
@@ -130,7 +130,7 @@ impl Reads {
         }
     }
 
-    /// Waits for the next read to end; for ever if none runs.
+    /// Waits for the next read to end; forever if none runs.
     pub(super) async fn ended(&mut self) -> FinishedRead {
         match self.running.next().await {
             None => std::future::pending().await,
@@ -150,7 +150,7 @@ async fn progress(caching: Arc<Caching>, read: ProgressRead) -> FinishedRead {
 
 async fn basis_page(caching: Arc<Caching>, mut read: BasisRead) -> FinishedRead {
     let kind = read.scope.rows(&read.account, &*caching.ports.mapper).map(|rows| rows.kind().to_owned());
-    // Without rows there is no basis; why is logged with the scope's first batch.
+    // Without a valid row there is no basis; the reason is logged with the scope's first batch.
     let Ok(kind) = kind else { return FinishedRead::Basis(Box::new(read), Vec::new(), true) };
     let (store, namespace) = (&caching.ports.store, &read.scope.key.namespace);
     let page = until_read(&caching, &caching.basis_reads, || {

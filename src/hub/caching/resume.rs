@@ -1,4 +1,4 @@
-//! Answers to Begin and to added scopes: where an agent goes on, from what is stored. Pure.
+//! Answers to Begin and to added scopes: resume positions from the stored state. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) const MAX_FRAME_BYTES: usize = 255 * 1024;
 /// Bytes of a field's tag and length.
 const FIELD_HEAD_BYTES: usize = 6;
 
-/// The scopes that are stored for an account.
+/// Stored scopes of an account.
 pub(crate) struct StoredScopes<'s> {
     account_uid: &'s str,
     by_key: HashMap<&'s ScopeKey, &'s StoredScope>,
@@ -33,14 +33,14 @@ impl<'s> StoredScopes<'s> {
         Self { account_uid, by_key, by_kind }
     }
 
-    /// Where a scope goes on.
+    /// Resume position of a scope.
     pub(crate) fn checkpoint(&self, declared: &DeclaredScope, now_ms: i64) -> ScopeCheckpoint {
         let scope_id = declared.id;
         let Some(stored) = self.by_key.get(&declared.key) else {
             return ScopeCheckpoint {
                 scope_id,
                 objects: self.overlapping_objects(&declared.key),
-                // Rows of scopes that it overlaps may be of another shape.
+                // Rows of overlapping scopes may have another shape.
                 resend: true,
                 ..ScopeCheckpoint::default()
             };
@@ -50,16 +50,16 @@ impl<'s> StoredScopes<'s> {
         let counts =
             is_same && stored.state == ScopeState::Synced && stored.filter.as_ref() == Some(&declared.filter);
         let rv = stored.resource_version.clone().filter(|_| counts).unwrap_or_default();
-        // After a clock was set back, a checkpoint may be of the future.
+        // After a clock was set back, a checkpoint may lie in the future.
         let age_ms = u64::try_from(now_ms.saturating_sub(stored.last_updated_ms)).unwrap_or_default();
-        // Without a complete list under this shape, not all rows are of it.
+        // Without a complete list under this shape, some rows may have another one.
         let resend = !is_same || stored.objects.is_none();
-        // Objects of it may be left out: what says so may have given way to why it could not be read.
+        // Objects may be left out: the text about them may have been replaced by the reason why the scope was not read.
         let must_list = stored.problem.is_some();
         ScopeCheckpoint { scope_id, rv, age_ms, objects: count(stored), resend, must_list }
     }
 
-    /// Number of rows of the scopes that cover part of this one, or all of it.
+    /// Number of rows of the scopes that overlap with this one.
     fn overlapping_objects(&self, key: &ScopeKey) -> u64 {
         let of_kind = self.by_kind.get(&(&*key.group, &*key.kind)).map(Vec::as_slice).unwrap_or_default();
         let overlapping =
@@ -67,7 +67,7 @@ impl<'s> StoredScopes<'s> {
         overlapping.fold(0, |sum, stored| count(stored).saturating_add(sum))
     }
 
-    /// The stored scopes that are not among these.
+    /// Stored scopes that are not among these.
     pub(crate) fn others(&self, declared: &[Arc<DeclaredScope>]) -> Vec<String> {
         let known: HashSet<_> = declared.iter().map(|scope| &scope.key).collect();
         let others = self

@@ -1,4 +1,4 @@
-//! The rows of events: the port that names them, and the decoding of bodies. No I/O.
+//! Rows of events: the port that names them, and the decoding of bodies. No I/O.
 
 use kubesvc_core::AgentId;
 use kubesvc_core::cache::object_row::{NamedObject, RowError, RowNaming};
@@ -13,32 +13,31 @@ use serde::Deserialize;
 use super::account_receiver::{AcceptedBatch, AcceptedEvent, AcceptedScopeChange};
 use super::transaction_batching::{DecodedBatch, RowChange};
 
-/// Level at which bodies are compressed that the agent sent uncompressed.
+/// Compression level for bodies that the agent sent uncompressed.
 const ZSTD_LEVEL: i32 = 1;
-/// Hash of a body of which the agent knows none.
+/// Hash of a body without a known hash.
 const NO_HASH: [u8; 32] = [0; 32];
 
-/// Names the rows of accounts' scopes.
+/// Port that names the rows of accounts' scopes.
 pub trait RowMapper: Send + Sync {
     /// Prepares the rows of a scope of an account.
     ///
     /// # Errors
-    /// A scope that has no rows.
+    /// If the scope cannot have rows.
     fn naming(&self, account: &str, scope: &Scope) -> Result<RowNaming, RowError>;
 }
 
-/// How bodies are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// Storage format of bodies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyFormat {
-    /// As JSON.
+    /// As JSON text.
     #[default]
     Text,
-    /// As zstd.
+    /// Compressed with zstd.
     Zstd,
 }
 
-/// Why a body is not stored.
+/// Reason for which a body is not stored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RowBodyError {
     #[error("it cannot be decompressed")]
@@ -49,7 +48,7 @@ pub(crate) enum RowBodyError {
     NotText(#[source] std::str::Utf8Error),
 }
 
-/// Something of a batch that cannot be stored. Its text names the object and shows nothing of its body.
+/// An item of a batch that cannot be stored. Its text names the object and shows nothing of its body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UnstoredItem {
     #[error("the scope {0:?} has no rows")]
@@ -65,7 +64,7 @@ pub(crate) enum UnstoredItem {
     },
 }
 
-/// Turns a batch into rows. Returns also what cannot be stored.
+/// Decodes a batch into rows and a list of items that cannot be stored.
 pub(crate) fn decode<R>(
     batch: AcceptedBatch,
     agent_id: AgentId,
@@ -140,7 +139,6 @@ fn change(
     Ok((row.id.clone(), Some(row)))
 }
 
-/// The row of an object with its body.
 pub(crate) fn object_row(named: NamedObject, body: ObjectBody) -> ObjectRow {
     ObjectRow {
         id: named.id,
@@ -157,11 +155,11 @@ pub(crate) fn object_row(named: NamedObject, body: ObjectBody) -> ObjectRow {
     }
 }
 
-/// The bodies of a batch, as they are stored. What decompresses them is made once: it takes longer to make than to use.
+/// Decoder of a batch's bodies. The decompressor is created once: creating it takes longer than using it.
 struct Bodies {
     format: BodyFormat,
     decompressor: Option<zstd::bulk::Decompressor<'static>>,
-    /// Room for the content of a body that stays compressed, at least as long as the largest one so far.
+    /// Buffer for the content of a body that stays compressed, at least as long as the largest one so far.
     content: Vec<u8>,
 }
 
@@ -170,7 +168,7 @@ impl Bodies {
         Self { format, decompressor: None, content: Vec::new() }
     }
 
-    /// The body as it is stored. Its size was checked when the batch was taken.
+    /// The body in its stored form. Its size was checked when the batch was accepted.
     fn stored(&mut self, blob: Blob) -> Result<ObjectBody, RowBodyError> {
         let is_compressed = blob.encoding() == Encoding::Zstd;
         let size = usize::try_from(blob.size).unwrap_or(usize::MAX);
@@ -199,13 +197,13 @@ impl Bodies {
         }
     }
 
-    /// Checks that a compressed body is whole and is text: its frame was not decompressed when the batch was taken.
+    /// Checks that a compressed body is complete and valid text, since the batch was accepted without decompression.
     fn check_content(&mut self, data: &[u8], size: usize) -> Result<(), RowBodyError> {
         if self.content.len() < size {
             self.content.resize(size, 0);
         }
         let decompressor = decompressor(&mut self.decompressor).map_err(RowBodyError::Decompress)?;
-        // No more than it says, whatever there is room for.
+        // Limited to the declared size, regardless of the buffer's.
         let content = &mut self.content[..size];
         let length =
             decompressor.decompress_to_buffer(data, &mut *content).map_err(RowBodyError::Decompress)?;
@@ -214,7 +212,7 @@ impl Bodies {
     }
 }
 
-/// The decompressor, made when it is needed first.
+/// The decompressor, created on first use.
 fn decompressor<'a>(
     made: &'a mut Option<zstd::bulk::Decompressor<'static>>,
 ) -> std::io::Result<&'a mut zstd::bulk::Decompressor<'static>> {
@@ -242,7 +240,7 @@ mod tests {
         zstd::bulk::compress(JSON, 1).expect("it compresses")
     }
 
-    /// A body of a frame with this content of at most 31 bytes, uncompressed, which says that it has `size`.
+    /// An uncompressed frame with this content of at most 31 bytes, which declares `size`.
     fn framed(content: &[u8], size: u8) -> Blob {
         let block = u8::try_from((content.len() << 3) | 1).expect("small");
         let header = [0x28, 0xb5, 0x2f, 0xfd, 0x20, size, block, 0, 0];
@@ -272,7 +270,7 @@ mod tests {
         };
         for format in FORMATS {
             let mut bodies = Bodies::new(format);
-            // The room that a larger one had is not for it.
+            // A smaller body must not use the whole buffer of a larger one.
             assert!(bodies.stored(spaces(2 << 20)).is_ok(), "{format:?}");
             let error = bodies.stored(Blob { size: 1000, ..spaces(1 << 20) });
             assert!(matches!(error, Err(RowBodyError::Decompress(_))), "{format:?}: {error:?}");

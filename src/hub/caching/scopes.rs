@@ -1,4 +1,4 @@
-//! The scopes that an agent declared for an account, by the numbers it gave them. Pure.
+//! Declared scopes of an account, by their agent's numbers. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,7 +16,7 @@ pub(crate) const MAX_SCOPES: usize = 5_000;
 /// Maximum length of a shape and of a filter, in bytes: the size of their columns.
 const MAX_DIGEST_BYTES: usize = 64;
 
-/// Why a declaration of a scope is refused.
+/// Reason to refuse the declaration of a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ScopeError {
     #[error("scope {0} has no kind")]
@@ -78,7 +78,7 @@ impl DeclaredScope {
         Ok(Self { id, key: ScopeKey::from(&scope), scope, shape, filter, rows: OnceLock::new() })
     }
 
-    /// What names the scope's rows; made once.
+    /// Naming of the scope's rows, created once.
     pub(crate) fn rows(&self, account: &str, mapper: &dyn RowMapper) -> Result<&RowNaming, RowError> {
         self.rows.get_or_init(|| mapper.naming(account, &self.scope)).as_ref().map_err(Clone::clone)
     }
@@ -112,7 +112,7 @@ impl DeclaredScopes {
         self.by_id.get(&id).ok_or(ScopeError::Undeclared(id))
     }
 
-    /// Removes the scopes with this identity, but for these. Returns their numbers.
+    /// Removes the scopes with this key, except for `kept`. Returns their numbers.
     pub(crate) fn remove(&mut self, key: &ScopeKey, kept: &HashSet<u32>) -> Vec<u32> {
         let gone = |scope: &&Arc<DeclaredScope>| scope.key == *key && !kept.contains(&scope.id);
         let removed: Vec<_> = self.by_id.values().filter(gone).map(|scope| scope.id).collect();
@@ -127,7 +127,7 @@ impl DeclaredScopes {
         all
     }
 
-    /// What is watched.
+    /// Keys of the declared scopes.
     pub(crate) fn keys(&self) -> HashSet<&ScopeKey> {
         self.by_id.values().map(|scope| &scope.key).collect()
     }

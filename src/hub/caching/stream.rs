@@ -1,5 +1,5 @@
-//! The loop of one stream of cached objects. It always reads, and waits for nothing but its next event: what takes time
-//! runs elsewhere, and comes back as mail or as a read that has ended.
+//! The loop of one stream of cached objects. It always reads, and never blocks on anything but its next event: slow
+//! work runs elsewhere, and its result arrives as mail or as a finished read.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -39,14 +39,14 @@ use kubesvc_store::FenceCheck;
 
 /// Interval between checks of waiting accounts and of the loan.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit for the agent to read a frame; then its stream is closed.
+/// Time limit for the agent to read a frame, after which its stream is closed.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the last frame to be sent.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which what is left out must stay the same before it is shown: after Resume, it arrives piece by piece.
+/// Time without a change after which left-out objects are shown: after Resume, reports arrive piece by piece.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 
-/// What a session says is left out of accounts, by their uid.
+/// A session's reports of left-out objects, by account uid.
 type ShownReports = HashMap<Arc<str>, CachingReport>;
 
 /// Runs a stream from its first frame to its end.
@@ -69,30 +69,30 @@ pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, 
     }
 }
 
-/// A stream and what it holds of the replica's state; dropping it gives all of that back.
+/// A stream and its share of the replica's state; dropping it returns everything.
 struct CachingReceiver {
     caching: Arc<Caching>,
     session: Arc<Session>,
     id: StreamId,
     outgoing: OutgoingFrames,
     mailbox: Arc<Mailbox>,
-    /// Cancelled when a later stream of the session is opened.
+    /// Cancelled when the session opens a later stream.
     superseded: CancellationToken,
     delivery: StreamDelivery,
     reads: Reads,
     /// Accounts of the lanes that are open at their shards.
     lanes: HashMap<LaneId, Arc<str>>,
-    /// What is left out of accounts, with the time since which it is so, until it is shown.
+    /// Unpublished reports of left-out objects, with the time of their last change.
     reports: HashMap<Arc<str>, (CachingReport, Instant)>,
-    /// Bytes that are not committed yet.
+    /// Uncommitted bytes.
     pending: u64,
-    /// Accounts by state, as they are counted.
+    /// Number of accounts by state, as counted in metrics.
     counted: [i64; STATES.len()],
     ticks: Interval,
 }
 
 impl CachingReceiver {
-    /// Registers the stream; one that the session has already is superseded.
+    /// Registers the stream. It supersedes an earlier one of the session.
     fn new(caching: Arc<Caching>, session: Arc<Session>, sink: CacheDownSender) -> Self {
         let id = caching.next_stream.fetch_add(1, Ordering::Relaxed);
         let (mailbox, superseded) = (Arc::new(Mailbox::default()), CancellationToken::new());
@@ -209,8 +209,8 @@ impl CachingReceiver {
         }
     }
 
-    /// Handles a batch that its agent says to be of `sent_bytes` bytes. It takes and gives back as much credit as the agent
-    /// counts: decoding drops the fields of a newer agent. One that says too much takes more of its own credit.
+    /// Handles a batch of `sent_bytes` bytes by its agent's count. The same number is deducted and returned as credit,
+    /// since decoding drops the fields of a newer agent. An agent that overstates it spends its own credit.
     fn handle_batch(&mut self, batch: Batch, sent_bytes: u64) -> Result<(), CachingStreamEnd> {
         let bytes = u64::try_from(batch.encoded_len()).unwrap_or(u64::MAX).max(sent_bytes);
         let taken = self.caching.credit.lock().take(self.id, bytes, self.caching.context.moment());
@@ -274,7 +274,7 @@ impl CachingReceiver {
         self.check_assignments()
     }
 
-    /// Shows what is left out of accounts, once it has settled.
+    /// Publishes settled reports of left-out objects.
     fn show_reports(&mut self) {
         let settled = self.reports.extract_if(|_, (_, since)| since.elapsed() >= REPORT_DELAY);
         for (uid, (report, _)) in settled.collect::<Vec<_>>() {
@@ -286,8 +286,8 @@ impl CachingReceiver {
         }
     }
 
-    /// Changes what the session says is left out of accounts. Does nothing once a later stream of the session is open: what
-    /// counts is what that one says.
+    /// Changes the session's published reports of left-out objects. Does nothing once the session has a later stream,
+    /// whose reports count.
     fn change_shown_reports<T>(&self, change: impl FnOnce(&mut ShownReports) -> T) -> Option<T> {
         let streams = self.caching.streams.lock();
         let is_current = streams.by_session.get(&self.session.id).is_some_and(|(id, _)| *id == self.id);
@@ -304,7 +304,7 @@ impl CachingReceiver {
         checked.into_iter().try_for_each(|(uid, effects): AccountEffects| self.apply(&uid, effects))
     }
 
-    /// Carries out what was decided about an account.
+    /// Executes the decisions about an account.
     fn apply(&mut self, uid: &Arc<str>, effects: Vec<ReceiverEffect>) -> Result<(), CachingStreamEnd> {
         for effect in effects {
             match effect {
@@ -363,8 +363,8 @@ impl CachingReceiver {
         Ok(())
     }
 
-    /// Has the fence raised again of an account that is said to be gone: the agent drops its order, and if only the row of
-    /// the fence was missing, it is to be told again once that stands.
+    /// Requests that the fence of a missing account be raised again. The agent drops its assignment, and gets it again
+    /// if only the row of the fence was missing.
     fn note_revoked(&self, uid: &str, revoked: &Revoked) {
         let epoch = revoked.fence.as_ref().and_then(|fence| CachingEpoch::from_wire(fence.caching_epoch));
         let Some(epoch) = epoch.filter(|_| revoked.reason() == revoked::Reason::AccountGone) else { return };
@@ -374,7 +374,7 @@ impl CachingReceiver {
         }
     }
 
-    /// Forgets what is left out of an account that is not streamed at present; its object keeps what it says.
+    /// Forgets the report of an account that is not streamed at present; its object keeps the published one.
     fn forget_report(&mut self, uid: &str) {
         self.reports.remove(uid);
         self.change_shown_reports(|shown| shown.remove(uid));
@@ -417,7 +417,7 @@ impl Drop for CachingReceiver {
             streams.mailboxes.remove(&self.id);
             if streams.by_session.get(&self.session.id).is_some_and(|(id, _)| *id == self.id) {
                 streams.by_session.remove(&self.session.id);
-                // Without a stream, the accounts' objects keep what they say.
+                // Without a stream, the accounts' objects keep their last report.
                 self.session.caching_reports.lock().clear();
             }
         }
@@ -434,12 +434,12 @@ impl Drop for CachingReceiver {
 struct OutgoingFrames {
     sink: CacheDownSender,
     outbox: Outbox,
-    /// Time since which a frame waits and none could be sent.
+    /// Time since which the oldest frame could not be sent.
     waiting_since: Option<Instant>,
 }
 
 impl OutgoingFrames {
-    /// Sends the oldest frame. Returns whether the agent still takes any.
+    /// Sends the oldest frame. Returns whether the agent still accepts frames.
     fn send(&mut self, permit: Result<Permit<'_, Result<CacheDown, Status>>, SendError<()>>) -> bool {
         let Ok(permit) = permit else { return false };
         self.waiting_since = None;
@@ -449,7 +449,7 @@ impl OutgoingFrames {
         true
     }
 
-    /// Notes whether frames wait.
+    /// Updates [`Self::waiting_since`].
     fn note_waiting(&mut self) {
         if self.outbox.is_empty() {
             self.waiting_since = None;

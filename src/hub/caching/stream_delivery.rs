@@ -1,4 +1,4 @@
-//! The accounts of one Caching stream: finds the account that a frame or an answer concerns. Pure.
+//! Accounts of one Caching stream: dispatches frames and answers to their account. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,20 +30,20 @@ pub(crate) type AccountEffects = (Arc<str>, Vec<ReceiverEffect>);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamDelivery {
     accounts: HashMap<Arc<str>, AccountReceiver>,
-    /// Upper bound on the number of declared scopes, corrected when it reaches the maximum.
+    /// Upper bound of the number of declared scopes, recounted when it reaches the maximum.
     scopes: usize,
-    /// Events of all accounts that are not committed yet.
+    /// Number of uncommitted events of all accounts.
     uncommitted_events: usize,
 }
 
 impl StreamDelivery {
-    /// Handles Begin. `lane` is the account's lane from now on, if the frame is the first one.
+    /// Handles Begin. `lane` becomes the account's lane if the frame is the first one.
     pub(crate) fn begin(&mut self, mut begin: Begin, lane: LaneId) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(begin.fence.take(), "Begin")?;
         let mut effects = Vec::new();
         let is_new = match self.accounts.get_mut(&uid) {
             Some(known) if known.epoch() > epoch => {
-                // The agent has begun under a later epoch itself.
+                // The agent itself has begun under a later epoch.
                 let fence = Fence { account_uid: uid.to_string(), caching_epoch: epoch.to_wire() };
                 let revoked = Revoked { fence: Some(fence), reason: Reason::Reelected.into() };
                 let effects =
@@ -72,8 +72,8 @@ impl StreamDelivery {
         Ok((uid, effects))
     }
 
-    /// Handles Unread. `lane` is the account's lane from now on, if nothing was said of it before. The reason waits for
-    /// the account's assignment, as Begin does: after a reconnect, the agent is faster than the fence.
+    /// Handles Unread. `lane` becomes the account's lane if there is none yet. The reason waits for the account's
+    /// assignment, as Begin does: after a reconnect, the agent is faster than the fence.
     pub(crate) fn unread(&mut self, unread: Unread, lane: LaneId) -> Result<AccountEffects, ReceiverError> {
         let (uid, epoch) = account_of(unread.fence, "Unread")?;
         let mut effects = Vec::new();
@@ -105,8 +105,8 @@ impl StreamDelivery {
         let effects = match self.accounts.get_mut(&uid) {
             Some(account) if account.epoch() == epoch => {
                 let before = account.uncommitted_events();
-                // Credit counts bytes on the wire, and an event takes some 400 bytes besides: without this, a stream of
-                // deletes would take ten times its credit.
+                // Credit counts bytes on the wire, but an event takes some 400 bytes more: without this limit, a stream
+                // of deletes would take ten times its credit in memory.
                 let has_room = self.uncommitted_events + events <= MAX_UNCOMMITTED_EVENTS;
                 let effects =
                     if has_room { account.batch(batch, bytes)? } else { account.refuse_batch(bytes) };
@@ -114,7 +114,7 @@ impl StreamDelivery {
                 self.uncommitted_events -= before;
                 effects
             }
-            // The agent has begun under a later epoch since.
+            // The agent has since begun under a later epoch.
             Some(account) if account.epoch() > epoch => vec![ReceiverEffect::Release(bytes)],
             _ => return Err(not_begun("Batch", &uid, epoch)),
         };
@@ -130,7 +130,7 @@ impl StreamDelivery {
         Ok((uid, effects))
     }
 
-    /// Handles what the fence said to the batches of a lane up to `seq`.
+    /// Handles the result of the fence check for the batches of a lane up to `seq`.
     pub(crate) fn outcome(
         &mut self,
         uid: &str,
@@ -148,7 +148,7 @@ impl StreamDelivery {
         effects
     }
 
-    /// Handles the progress that was read for a lane.
+    /// Handles the stored progress of a lane.
     pub(crate) fn progress(
         &mut self,
         (uid, lane): (&str, LaneId),
@@ -161,7 +161,7 @@ impl StreamDelivery {
         account.map(|account| account.progress(added, stored, now_ms, superseded)).unwrap_or_default()
     }
 
-    /// Asks again for the assignment of each account that waits for it.
+    /// Checks the assignment of each account that waits for it again.
     pub(crate) fn check_assignments(
         &mut self,
         mut assignment: impl FnMut(&str, CachingEpoch) -> AssignmentState,
@@ -174,7 +174,7 @@ impl StreamDelivery {
         checked.filter(|(_, effects)| !effects.is_empty()).collect()
     }
 
-    /// Returns an account, if this is its current lane.
+    /// Returns an account, if `lane` is its current lane.
     pub(crate) fn on_lane(&mut self, uid: &str, lane: LaneId) -> Option<&mut AccountReceiver> {
         self.accounts.get_mut(uid).filter(|account| account.lane() == lane)
     }

@@ -1,8 +1,8 @@
-//! How batches become transactions: queues of one writer shard, and the transaction that is assembled. Pure.
+//! Assembly of batches into transactions: the queues of one writer shard, and the current transaction. Pure.
 //!
-//! An account belongs to one shard, so its batches are committed in order. A shard takes whole batches, one of each
-//! account in turn, until a transaction is full. Batches of one account become one part of it: of two changes of a row,
-//! the later one wins. The number of rows follows the time that transactions take.
+//! An account belongs to one shard, so its batches are committed in order. A shard takes whole batches, one per account
+//! in turn, until a transaction is full. Batches of one account are merged: of two changes of a row, the later one
+//! wins. The maximum number of rows adapts to the duration of transactions.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,14 +13,14 @@ use indexmap::IndexMap;
 use kubesvc_core::{AgentId, CachingEpoch};
 use kubesvc_store::{AccountBatch, BatchClaim, ObjectRow, RowLimit, ScopeChange};
 
-/// Maximum number of rows in a transaction of several batches, two full ones; fewer where transactions take long.
+/// Maximum number of rows in a transaction of several batches: two full ones, fewer if transactions are slow.
 pub(crate) const MAX_ROWS: usize = 512;
 /// Maximum size of the bodies in a transaction of several batches, in bytes.
 const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Maximum number of accounts in a transaction.
 const MAX_ACCOUNTS: usize = 64;
 
-/// The batches of an account on one stream, from its Begin on. Unique in this process.
+/// The batches of an account on one stream since its Begin. Unique in this process.
 pub(crate) type LaneId = u64;
 
 pub(crate) fn shard_of(uid: &str, shards: usize) -> usize {
@@ -38,20 +38,20 @@ pub(crate) struct QueuedBatch<B> {
     pub(crate) payload: B,
 }
 
-/// Size of a batch, as far as it counts for a transaction.
+/// Size of a batch, for the limits of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BatchSize {
     pub(crate) rows: usize,
-    /// Size of the bodies uncompressed, in bytes.
+    /// Uncompressed size of the bodies, in bytes.
     pub(crate) body_bytes: usize,
 }
 
-/// The batches that wait at one shard. Bounded by the credit of the streams.
+/// Queued batches of one shard. Bounded by the credit of the streams.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardQueue<B> {
     open: HashSet<LaneId>,
     waiting: HashMap<LaneId, VecDeque<QueuedBatch<B>>>,
-    /// Lanes with waiting batches, in the order of their turns.
+    /// Lanes with queued batches, in the order of their turns.
     turns: VecDeque<LaneId>,
 }
 
@@ -66,7 +66,7 @@ impl<B> ShardQueue<B> {
         self.open.insert(lane);
     }
 
-    /// Closes a lane and drops its waiting batches.
+    /// Closes a lane and drops its queued batches.
     pub(crate) fn close(&mut self, lane: LaneId) {
         self.open.remove(&lane);
         if self.waiting.remove(&lane).is_some() {
@@ -79,7 +79,7 @@ impl<B> ShardQueue<B> {
         self.open.contains(&lane)
     }
 
-    /// Adds a batch to its lane. One of a closed lane is dropped.
+    /// Adds a batch to its lane. A batch of a closed lane is dropped.
     pub(crate) fn push(&mut self, batch: QueuedBatch<B>) {
         if !self.is_open(batch.lane) {
             return;
@@ -91,12 +91,12 @@ impl<B> ShardQueue<B> {
         waiting.push_back(batch);
     }
 
-    /// Size of the batch whose turn it is.
+    /// Size of the next batch.
     pub(crate) fn next_size(&self) -> Option<BatchSize> {
         self.waiting.get(self.turns.front()?)?.front().map(|batch| batch.size)
     }
 
-    /// Takes the batch whose turn it is; its lane goes to the end of the turns.
+    /// Takes the next batch; its lane goes to the end of the turns.
     pub(crate) fn take(&mut self) -> Option<QueuedBatch<B>> {
         let lane = self.turns.pop_front()?;
         let waiting = self.waiting.get_mut(&lane)?;
@@ -110,7 +110,7 @@ impl<B> ShardQueue<B> {
     }
 }
 
-/// What a row becomes; `None`: it is deleted.
+/// New content of a row; `None` for a deletion.
 pub(crate) type RowChange = Option<ObjectRow>;
 
 /// A batch with its rows, ready to be written.
@@ -128,11 +128,11 @@ pub(crate) struct DecodedBatch<R> {
     /// Changes of rows by id, in order.
     pub(crate) changes: Vec<(String, RowChange)>,
     pub(crate) scopes: Vec<ScopeChange>,
-    /// What the commit is reported with.
+    /// Receipt for the report of the commit.
     pub(crate) receipt: R,
 }
 
-/// One account's part of a transaction that is assembled.
+/// One account's part of the current transaction.
 #[derive(Debug)]
 pub(crate) struct AccountPart<R> {
     pub(crate) lane: LaneId,
@@ -175,7 +175,7 @@ impl<R> AccountPart<R> {
         self.receipts.push(batch.receipt);
     }
 
-    /// Returns what the store writes, and the receipts of the batches.
+    /// Returns the store's input, and the receipts of the batches.
     pub(crate) fn into_batch(self) -> (AccountBatch, PartReceipts<R>) {
         let (mut upserts, mut deletes) = (Vec::new(), Vec::new());
         for (id, change) in self.changes {
@@ -198,7 +198,7 @@ impl<R> AccountPart<R> {
     }
 }
 
-/// Whom the outcome of one account's part concerns.
+/// Receipts of one account's part, for the report of its outcome.
 #[derive(Debug)]
 pub(crate) struct PartReceipts<R> {
     pub(crate) lane: LaneId,
@@ -207,7 +207,7 @@ pub(crate) struct PartReceipts<R> {
     pub(crate) receipts: Vec<R>,
 }
 
-/// A transaction that is assembled, while the one before it commits.
+/// A transaction in assembly, while the one before it commits.
 #[derive(Debug)]
 pub(crate) struct TransactionDraft<R> {
     parts: IndexMap<Arc<str>, AccountPart<R>>,
@@ -233,7 +233,7 @@ impl<R> TransactionDraft<R> {
                 && self.parts.len() < MAX_ACCOUNTS)
     }
 
-    /// Adds a batch. A part that it does not continue is of a lane that was closed since, and is dropped.
+    /// Adds a batch. A part that it does not continue belongs to a lane that was closed since, and is dropped.
     pub(crate) fn add(&mut self, batch: DecodedBatch<R>) {
         self.size.rows += batch.size.rows;
         self.size.body_bytes += batch.size.body_bytes;

@@ -1,5 +1,5 @@
-//! The writer shards. While one transaction commits, the next one is decoded. An outcome that is unknown is resolved by
-//! the same transaction again: the fence says what was written.
+//! Writer shards. While one transaction commits, the next one is decoded. After an unknown outcome the same transaction
+//! runs again: the fence tells what was written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::{AccountBatch, BatchOutcome, FenceCheck, RowLimit, StoreError};
 
-/// Time limit for the running transaction when the hub stops.
+/// Time limit for the running transaction at shutdown.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum number of refused rows of one transaction that are named in the log.
+/// Maximum number of refused rows per transaction that are logged by name.
 const MAX_LOGGED_ROWS: usize = 5;
-/// Number of tries in a row that fail before the operator says that the database is away.
+/// Number of consecutive failures after which the operator reports that the database is unavailable.
 const FAILURES_UNTIL_KNOWN: u32 = 2;
 
 /// The queue of one shard.
@@ -35,18 +35,18 @@ const FAILURES_UNTIL_KNOWN: u32 = 2;
 pub(super) struct Shard {
     queue: Mutex<ShardQueue<QueuedObjects>>,
     arrived: Notify,
-    /// Why its transaction does not come to an end.
+    /// Reason for which the running transaction does not finish.
     problem: Mutex<Option<String>>,
 }
 
-/// A batch, with what its commit is reported with.
+/// A batch, with the receipt for its outcome.
 pub(super) struct QueuedObjects {
     batch: AcceptedBatch,
     agent_id: AgentId,
     receipt: Receipt,
 }
 
-/// Where the outcome of a batch goes, and what its lag is computed from.
+/// Recipient of a batch's outcome, and the inputs of its lag.
 struct Receipt {
     mailbox: Arc<Mailbox>,
     arrived: Instant,
@@ -63,7 +63,7 @@ impl Shard {
         self.queue.lock().close(lane);
     }
 
-    /// Adds a batch, whose outcome goes to this mailbox.
+    /// Adds a batch, whose outcome goes to `mailbox`.
     pub(super) fn push(&self, batch: AcceptedBatch, agent_id: &AgentId, mailbox: &Arc<Mailbox>) {
         let held = batch.events.iter().map(|event| (event.event.held_ms, event.is_listed)).collect();
         let receipt = Receipt { mailbox: Arc::clone(mailbox), arrived: Instant::now(), held };
@@ -73,7 +73,7 @@ impl Shard {
         self.arrived.notify_one();
     }
 
-    /// Why objects cannot be written at present.
+    /// Reason for which objects cannot be written at present.
     pub(super) fn problem(&self) -> Option<String> {
         self.problem.lock().clone()
     }
@@ -99,7 +99,7 @@ pub(super) async fn run(caching: Arc<Caching>, shard: usize, stop: CancellationT
     while !stop.is_cancelled() {
         while let Some(batch) = queue.take(&draft, &limit) {
             draft.add(caching.decode(batch));
-            // Others run on this thread too.
+            // Lets other tasks of this thread run.
             tokio::task::yield_now().await;
         }
         if running.is_none() && !draft.is_empty() {
@@ -120,12 +120,12 @@ pub(super) async fn run(caching: Arc<Caching>, shard: usize, stop: CancellationT
         }
     }
     if let Some(mut running) = running {
-        // What is not committed in time is sent again by the agents, wherever they connect.
+        // Agents send uncommitted batches again, wherever they connect.
         let _ = tokio::time::timeout(STOP_TIMEOUT, &mut running).await;
     }
 }
 
-/// Waits for the end of the running transaction; for ever if there is none.
+/// Waits for the end of the running transaction; forever if there is none.
 async fn ended(running: &mut Option<AbortOnDropHandle<RowLimit>>) -> RowLimit {
     let Some(running) = running else { return std::future::pending().await };
     match running.await {
@@ -151,7 +151,7 @@ impl Caching {
         decoded
     }
 
-    /// Names rows that cannot be stored in the log, by their keys only.
+    /// Logs rows that cannot be stored, by their keys only.
     fn log_refused(&self, uid: &str, rows: &[String], count: usize) {
         if self.context.may_log("refused_rows", None) {
             warn!(uid, count, ?rows, "objects cannot be stored as they are");
@@ -159,7 +159,7 @@ impl Caching {
     }
 }
 
-/// One transaction, until everything in it is settled.
+/// A transaction, until all its batches are settled.
 struct Commit {
     caching: Arc<Caching>,
     shard: usize,
@@ -237,10 +237,10 @@ impl Commit {
             BatchOutcome::Stopped(check) => check,
         };
         if !matches!(check, FenceCheck::Passed | FenceCheck::Done) {
-            // What follows in this lane does not pass either.
+            // Later batches of this lane do not pass the fence either.
             self.caching.shards[self.shard].close_lane(lane);
         }
-        // All batches of a lane are of one stream.
+        // All batches of a lane belong to one stream.
         if let Some(receipt) = receipts.first() {
             receipt.mailbox.post(LaneOutcome { uid, lane, seq: last, check });
         }
@@ -272,10 +272,10 @@ impl Commit {
     }
 }
 
-/// First and maximum delay after a failure of the database, before jitter of up to half as much again.
+/// First and maximum delay after a database failure, before jitter of up to half as much again.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// The requests of a replica that failed and wait.
+/// Failed database requests of a replica that wait for a retry.
 #[derive(Debug, Default)]
 pub(super) struct DatabaseRetries {
     /// Notified when a request succeeds after one that failed.
@@ -283,7 +283,7 @@ pub(super) struct DatabaseRetries {
 }
 
 impl DatabaseRetries {
-    /// Waits before a request is repeated that has failed so many times in a row.
+    /// Waits before the retry of a request after this many consecutive failures.
     pub(super) async fn wait(&self, failures: u32) {
         tokio::select! {
             () = self.recovered.notified() => {}
@@ -291,7 +291,7 @@ impl DatabaseRetries {
         }
     }
 
-    /// Records a request that succeeded after so many failures in a row.
+    /// Records a success after this many consecutive failures.
     pub(super) fn succeeded_after(&self, failures: u32) {
         if failures > 0 {
             self.recovered.notify_waiters();

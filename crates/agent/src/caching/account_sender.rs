@@ -1,17 +1,17 @@
-//! One account under one fence: from what its readers report to numbered batches, and from the hub's answers to what
-//! its readers do.
+//! One account under one fence: turns reports of its readers into numbered batches, and the hub's answers into commands
+//! for its readers.
 //!
-//! The rules that keep the rows right:
-//! * A batch is a prefix of what was read. It is encoded once, kept until it is acknowledged, and sent again with the
-//!   same bytes under the same number.
-//! * Batches form a chain by `prev`. After a new stream, the chain goes on if the committed batch is one of it.
-//!   Otherwise (a Rewind, lost commits, a delivery that has just begun) everything read is discarded, the next batch
-//!   follows the committed one under a number never used before, and each scope goes on from SQL's checkpoint.
-//! * A scope that is added is begun once its batch is committed and the hub has answered for it. If that answer was
-//!   lost with a stream, and the new stream's Begin did not name the scope, it is added again.
-//! * A delivery has a number, which its answers name, and numbers of scopes are not used again by a later one, so that a
+//! Rules that keep the rows correct:
+//! * A batch is a prefix of what was read. It is encoded once, kept until it is acknowledged, and resent with the same
+//!   bytes under the same number.
+//! * Batches form a chain by `prev`. After a new stream, the chain continues if the committed batch is part of it.
+//!   Otherwise (a Rewind, lost commits, a new delivery) everything read is discarded, the next batch follows the
+//!   committed one under a number never used before, and each scope continues at SQL's checkpoint.
+//! * An added scope is started once its batch is committed and the hub has answered for it. If that answer was lost
+//!   with a stream, and the new stream's Begin did not name the scope, it is added again.
+//! * A delivery has a number, which its answers name, and a later delivery does not reuse numbers of scopes, so that a
 //!   late answer is not taken for its own.
-//! * Each start of a scope has a new [`ReaderId`]; what an earlier reader of it reports is ignored.
+//! * Each start of a scope has a new [`ReaderId`]; reports of earlier readers are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,19 +42,19 @@ pub const MAX_SCOPES: usize = 5_000;
 /// Maximum size of a Begin, in bytes.
 const MAX_BEGIN_BYTES: usize = 256 * 1024;
 
-/// A reader: one run of a scope's list and watch. Its number is never used again in this process.
+/// One run of a scope's list and watch. Its number is never reused in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReaderId(u64);
 
 #[cfg(test)]
 impl ReaderId {
-    /// The reader of a test that has no delivery.
+    /// A reader for tests without a delivery.
     pub(crate) const fn of_test(number: u64) -> Self {
         Self(number)
     }
 }
 
-/// Highest numbers that were used: a delivery begins above those of all that ended before it.
+/// Highest numbers used. A delivery begins above those of all ended ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryNumbers {
     seq: u64,
@@ -64,12 +64,12 @@ pub struct DeliveryNumbers {
 }
 
 impl DeliveryNumbers {
-    /// The highest number of a scope.
+    /// Highest number of a scope.
     pub fn scope(&self) -> u32 {
         self.scope
     }
 
-    /// The higher of each.
+    /// The maximum of each number.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -81,10 +81,10 @@ impl DeliveryNumbers {
     }
 }
 
-/// What the readers of an account are to do; executed in the order given.
+/// Commands for the readers of an account, executed in order.
 #[derive(Debug)]
 pub enum ReaderCommand {
-    /// Watch the scope after this version. An earlier reader of the scope stops.
+    /// Watch the scope after this version, and stop its earlier reader.
     Watch {
         /// The new reader.
         reader: ReaderId,
@@ -93,17 +93,17 @@ pub enum ReaderCommand {
         /// Version up to which SQL has the scope.
         resource_version: String,
     },
-    /// List the scope against its basis, then watch it. An earlier reader of the scope stops.
+    /// List the scope against its basis, then watch it. Stops its earlier reader.
     List {
         /// The new reader.
         reader: ReaderId,
         /// The scope.
         scope_id: u32,
-        /// Rows of the scope at its last sync: what the basis takes.
+        /// Number of rows at the last sync, for the memory of the basis.
         objects: u64,
-        /// The rows are of another shape: every body is sent, and the basis serves for deletes alone.
+        /// The rows have another shape: every body is sent, and the basis serves for deletes alone.
         all_bodies: bool,
-        /// The last version that is known of the scope; empty if none is. A cluster whose list is older has gone back.
+        /// Last known version of the scope; may be empty. A cluster with an older list has gone back.
         known_version: String,
     },
     /// The basis of a list that the reader has started.
@@ -112,19 +112,19 @@ pub enum ReaderCommand {
         reader: ReaderId,
         /// Key of the list.
         sync_key: String,
-        /// The rows, or why there are none: the reader starts its list anew, later.
+        /// The rows, or an error after which the reader restarts its list later.
         rows: Result<ScopeBasis, BasisError>,
     },
-    /// The reader stops; its scope is no more.
+    /// Stop the reader, whose scope was removed.
     Stop {
         /// The reader.
         reader: ReaderId,
     },
-    /// All readers of the account stop.
+    /// Stop all readers of the account.
     StopAll,
 }
 
-/// A scope that cannot be declared.
+/// Reason for which a scope cannot be declared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeclarationError {
     #[error("the account has {MAX_SCOPES} scopes, which is the limit; cache fewer kinds or namespaces")]
@@ -138,33 +138,30 @@ pub enum DeclarationError {
     NoKind(u32),
 }
 
-/// What there is to send of an account.
+/// Next frame of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextFrame {
     /// A frame that needs no credit.
     Free(EncodedFrame),
-    /// A batch that takes this many bytes of credit.
+    /// A batch that costs this many bytes of credit.
     Batch(EncodedFrame, usize),
-    /// The next batch takes at least this many bytes of credit.
+    /// The next batch needs at least this many bytes of credit.
     Blocked(usize),
-    /// Nothing, before this time if one is given.
+    /// Idle until the deadline, if any.
     Nothing(Option<Instant>),
 }
 
-/// Where a delivery stands with the stream.
+/// State of a delivery on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// There is no stream.
     Detached,
     /// Begin is being sent, up to this scope so far.
     Beginning(Option<u32>),
-    /// Begin is sent.
     AwaitingResume,
-    /// Batches are sent.
     Streaming,
 }
 
-/// Where the declaration of an added scope is that is not committed yet.
+/// Place of an uncommitted declaration of an added scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddedIn {
     Queue,
@@ -175,41 +172,41 @@ enum AddedIn {
 #[derive(Clone, Debug)]
 struct ListAttempt {
     sync_key: String,
-    /// Its start was put into a batch.
+    /// Whether its start was put into a batch.
     is_sent: bool,
-    /// What has come of its basis; `None`: it was handed over.
+    /// The frames of its basis so far; `None` once handed over.
     basis: Option<ScopeBasis>,
 }
 
 #[derive(Clone, Debug)]
 struct SenderScope {
     declaration: Arc<ScopeDeclaration>,
-    /// Begin names it. A scope that was added is named once that is committed: what comes before it in the chain may
-    /// remove the rows of another scope for the same objects.
+    /// Whether Begin names the scope. An added scope is named once its addition is committed: an earlier batch of the
+    /// chain may remove the rows of another scope for the same objects.
     is_declared: bool,
-    /// It waits for the answer to this.
+    /// Declaration whose answer is pending.
     added: Option<AddedIn>,
-    /// It is no more, and is named until this batch is acknowledged, since batches up to it may name it.
+    /// Set on a removed scope, which Begin names until this batch is acknowledged: batches up to it may name the scope.
     leaves_after: Option<u64>,
-    /// Named by the Begin that was sent last.
+    /// Whether the last sent Begin names the scope.
     is_begun: bool,
     reader: Option<ReaderId>,
     list: Option<ListAttempt>,
-    /// Whether the hub was told why the scope is not read, or that it is; `None`: a former delivery may have.
+    /// Whether the last report to the hub was a problem; `None` if only a former delivery may have reported one.
     has_problem: Option<bool>,
-    /// Its objects of which no row can be made, as its last complete list and the watch after it have them.
+    /// Objects of which no row can be made, by the last complete list and the watch after it.
     left_out: Option<Box<LeftOutObjects>>,
-    /// The rows are of another shape until a list is complete.
+    /// The rows have another shape until a list is complete.
     all_bodies: bool,
-    /// Rows at the last sync.
+    /// Number of rows at the last sync.
     objects: u64,
 }
 
-/// Why the cluster could not be reached since the delivery began.
+/// Reason for which the cluster was not reached since the delivery began.
 #[derive(Clone, Debug)]
 struct UnreadCluster {
     failure: Failure,
-    /// Said on the current stream.
+    /// Whether it was sent on the current stream.
     is_sent: bool,
 }
 
@@ -222,29 +219,29 @@ pub struct AccountSender {
     queue: PendingQueue,
     /// `None` until the scopes are known.
     scopes: Option<BTreeMap<u32, SenderScope>>,
-    /// Why the scopes are not known, if that is to be said.
+    /// Reason for which the scopes are not known, if it is to be reported.
     unread: Option<UnreadCluster>,
-    /// Lowest number of a scope. An answer to the Begin of a former delivery names lower ones.
+    /// Lowest number of a scope. An answer to a former delivery's Begin names lower ones.
     first_scope_id: u32,
     readers: BTreeMap<ReaderId, u32>,
     unacked: UnackedBatches,
-    /// Why scopes are not read and kinds not watched, by number. Each stream is told anew.
+    /// Reasons for unread scopes and unwatched kinds, by number. Repeated on each stream.
     problems: BTreeMap<u32, ScopeProblem>,
-    /// Numbers of kinds that are not watched, each as `Kind.group`.
+    /// Numbers of unwatched kinds, each as `Kind.group`.
     left_out: BTreeMap<String, u32>,
-    /// The batch that the first unacknowledged one follows.
+    /// Number of the batch before the first unacknowledged one.
     acked: u64,
-    /// The last batch of the chain.
+    /// Number of the last batch of the chain.
     head: u64,
     stage: Stage,
-    /// What was read does not follow what is committed: scopes go on from SQL's checkpoints.
+    /// Whether the read events do not follow the committed ones, so that scopes restart at SQL's checkpoints.
     must_restart: bool,
     resume: ResumeAssembly,
     max_message_bytes: usize,
     sent: SentEvents,
 }
 
-/// The scope of a declaration as the table has it: `<namespace>:<group>.<Kind>`.
+/// Key of the scope in the table: `<namespace>:<group>.<Kind>`.
 fn scope_key(declaration: &ScopeDeclaration) -> Option<String> {
     declaration.scope.as_ref().map(|scope| ScopeKey::from(scope).to_string())
 }
@@ -256,7 +253,7 @@ impl SenderScope {
 }
 
 impl AccountSender {
-    /// A delivery whose scopes are not known yet. A checkpoint of `max_resumable_age` or more is not resumed.
+    /// A delivery whose scopes are not known yet. Checkpoints of age `max_resumable_age` or more are not resumed.
     pub fn new(fence: Fence, max_resumable_age: Duration, numbers: DeliveryNumbers) -> Self {
         Self {
             fence,
@@ -280,7 +277,7 @@ impl AccountSender {
         }
     }
 
-    /// The fence.
+    /// Fence of the delivery.
     pub fn fence(&self) -> &Fence {
         &self.fence
     }
@@ -290,23 +287,23 @@ impl AccountSender {
         self.numbers
     }
 
-    /// Whether the hub has had a frame of this delivery on the current stream.
+    /// Whether the hub has received a frame of this delivery on the current stream.
     pub(super) fn is_begun(&self) -> bool {
         let said_unread = self.unread.as_ref().is_some_and(|unread| unread.is_sent);
         said_unread || !matches!(self.stage, Stage::Detached | Stage::Beginning(None))
     }
 
-    /// Bytes that were sent on the current stream and are not known to be committed.
+    /// Bytes sent on the current stream and not known to be committed.
     pub fn in_flight_bytes(&self) -> usize {
         self.in_flight().bytes
     }
 
-    /// The same with their events.
+    /// Size of what is in flight, with the number of events.
     pub(super) fn in_flight(&self) -> InFlightSize {
         self.unacked.in_flight()
     }
 
-    /// Takes what was sent since the last call, each batch once.
+    /// Takes the events sent since the last call, each batch once.
     pub(super) fn take_sent(&mut self) -> SentEvents {
         std::mem::take(&mut self.sent)
     }
@@ -316,17 +313,17 @@ impl AccountSender {
         self.queue.bytes() + self.unacked.unsent_bytes()
     }
 
-    /// A new stream is open, to a hub that takes messages of at most `max_message_bytes`.
+    /// Attaches a new stream to a hub that accepts messages of at most `max_message_bytes`.
     pub fn attach(&mut self, max_message_bytes: usize) {
         self.max_message_bytes = max_message_bytes;
         self.unacked.unsend();
-        // A batch cannot be cut anew, so this hub would never take it.
+        // A batch cannot be split again, so this hub would never accept it.
         self.must_restart |=
             self.unacked.iter().any(|unacked| unacked.batch.frame.bytes().len() > max_message_bytes);
         self.begin();
     }
 
-    /// The stream ended. What is read meanwhile waits.
+    /// Detaches the ended stream. Events that are read meanwhile wait.
     pub fn detach(&mut self) {
         self.stage = Stage::Detached;
         self.unacked.unsend();
@@ -334,7 +331,7 @@ impl AccountSender {
         self.resume = ResumeAssembly::default();
     }
 
-    /// The cluster could not be reached so far, so its scopes are not known. Ignored once they are.
+    /// Reports that the cluster was not reached, so that its scopes are not known. Ignored once they are.
     pub fn unread(&mut self, failure: Failure) {
         let is_known = self.unread.as_ref().is_some_and(|unread| unread.failure == failure);
         if self.scopes.is_none() && !is_known {
@@ -348,7 +345,7 @@ impl AccountSender {
         self.scopes.iter_mut().flat_map(BTreeMap::values_mut).for_each(|scope| scope.is_begun = false);
     }
 
-    /// What to send next: a batch only within `credit` bytes.
+    /// The next frame; a batch only within `credit` bytes.
     pub fn next_frame(&mut self, credit: usize, now: Instant, memory: &mut QueueMemory) -> NextFrame {
         match self.stage {
             Stage::Detached | Stage::AwaitingResume => NextFrame::Nothing(None),

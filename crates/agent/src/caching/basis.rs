@@ -1,31 +1,31 @@
-//! The basis of a list: which objects of a scope SQL has, and in which versions.
+//! The basis of a list: the objects of a scope in SQL, with their versions.
 //!
-//! Frames stay compressed until the list reads them, one at a time, since the list keeps its own index of the rows.
+//! Frames stay compressed until the list reads them, one at a time, because the list keeps its own index of the rows.
 
 use prost::Message as _;
 
 use kubesvc_core::wire::events::blob::Encoding;
 use kubesvc_core::wire::events::{BasisRow, BasisRows, Blob};
 
-/// Maximum size of a frame's rows uncompressed, in bytes.
+/// Maximum uncompressed size of a frame's rows, in bytes.
 const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
-/// Maximum size of a basis uncompressed, in bytes: some 2.5 million objects.
+/// Maximum uncompressed size of a basis, in bytes: some 2.5 million objects.
 const MAX_BASIS_BYTES: usize = 256 * 1024 * 1024;
 
-/// Why a basis cannot be used. The list begins anew, under another key.
+/// Reason for which a basis cannot be used. The list restarts under another key.
 #[derive(Debug, thiserror::Error)]
 pub enum BasisError {
     #[error(
-        "the rows of the scope take {bytes} bytes, and the agent takes {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
+        "the rows of the scope take {bytes} bytes, but the agent accepts {MAX_BASIS_BYTES}; cache fewer kinds or namespaces"
     )]
     TooLarge {
-        /// Size uncompressed.
+        /// Uncompressed size.
         bytes: usize,
     },
-    /// A frame is larger than it may be, or of another size than it says.
-    #[error("a frame of the rows of the scope says {said} bytes, and the limit is {MAX_FRAME_BYTES}")]
+    /// A frame exceeds its limit, or differs from its declared size.
+    #[error("a frame of the scope's rows declares {said} bytes; the limit is {MAX_FRAME_BYTES}")]
     FrameSize { said: usize },
-    /// A frame says no encoding, or one that the agent does not know.
+    /// A frame without an encoding, or with an unknown one.
     #[error("a frame of the rows of the scope has the unknown encoding {0}; update the agent")]
     Encoding(i32),
     #[error("a frame of the rows of the scope cannot be decompressed")]
@@ -34,7 +34,7 @@ pub enum BasisError {
     Rows(#[source] prost::DecodeError),
 }
 
-/// The rows of a scope, as the hub sent them.
+/// The rows of a scope as sent by the hub.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScopeBasis {
     frames: Vec<Blob>,
@@ -56,12 +56,12 @@ impl ScopeBasis {
         Ok(())
     }
 
-    /// Size of the rows uncompressed, in bytes.
+    /// Uncompressed size of the rows, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The rows, frame by frame; each frame is released once it is read.
+    /// The rows by frame; each frame is released once read.
     pub fn into_frames(self) -> impl Iterator<Item = Result<Vec<BasisRow>, BasisError>> {
         self.frames.into_iter().map(|frame| rows(&frame))
     }

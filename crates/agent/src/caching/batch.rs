@@ -1,4 +1,4 @@
-//! A batch as it goes over the wire: its limits, and its bytes, encoded once.
+//! A batch on the wire: its limits, and its bytes, encoded once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use kubesvc_core::wire::events::{Batch, CacheUp, Checkpoint, ScopeProblem, SyncS
 
 /// Maximum number of events in a batch.
 pub const MAX_BATCH_EVENTS: usize = 256;
-/// Maximum size of a batch on the wire, in bytes, unless it is one event.
+/// Maximum size of a batch on the wire, in bytes, unless it is a single event.
 pub const MAX_BATCH_BYTES: usize = 512 * 1024;
-/// Maximum size of the bodies of a batch uncompressed, in bytes, unless it is one event.
+/// Maximum uncompressed size of the bodies of a batch, in bytes, unless it is a single event.
 pub const MAX_BATCH_BODY_BYTES: usize = 1024 * 1024;
-/// Maximum size of a body uncompressed, in bytes; a larger one is omitted.
+/// Maximum uncompressed size of a body, in bytes; a larger one is omitted.
 pub const MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
 /// Tag of `CacheUp.batch`: field 3, length-delimited.
@@ -31,7 +31,7 @@ const HELD_MS_TAG: u8 = 12 << 3;
 /// Upper bound for `prev` and `seq` on the wire, in bytes.
 const NUMBERS_BYTES: usize = 22;
 
-/// A `CacheUp`, encoded once and sent as it is: a resend has the same bytes, whatever the order of a map's keys.
+/// A `CacheUp`, encoded once so that a resend has the same bytes, regardless of the order of a map's keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EncodedFrame(Bytes);
 
@@ -53,12 +53,12 @@ impl fmt::Debug for EncodedFrame {
     }
 }
 
-/// Largest event that a hub takes, in bytes, from the largest message it takes: 7/8 of that, at most 3.5 MiB.
+/// Maximum size of an event, in bytes: 7/8 of the hub's largest message, at most 3.5 MiB.
 pub(super) fn max_event_bytes(max_message_bytes: usize) -> usize {
     max_message_bytes.min(kubesvc_core::wire::MAX_MESSAGE_BYTES) / 8 * 7
 }
 
-/// Length of a message as a field of a batch.
+/// Encoded length of a message as a field of a batch.
 fn field_len(message: &impl Message) -> usize {
     delimited_len(message.encoded_len())
 }
@@ -67,52 +67,52 @@ fn delimited_len(len: usize) -> usize {
     1 + length_delimiter_len(len) + len
 }
 
-/// What a batch says of one scope so far.
+/// Content of a batch for one scope.
 #[derive(Clone, Debug, Default)]
 struct ScopeInBatch {
-    /// Checkpoint after the batch, unless the scope's queue is empty then.
+    /// Checkpoint after the batch, unless the scope's queue is then empty.
     rv: Option<Box<str>>,
     list_begins: bool,
     is_synced: bool,
     sent: EventCount,
 }
 
-/// A batch that is put together from the head of a queue.
+/// A batch in assembly, from the head of a queue.
 #[derive(Debug)]
 pub(super) struct BatchBuilder {
-    /// Credit for the batch, in bytes. Only a single event may take more than [`MAX_BATCH_BYTES`] of it.
+    /// Credit for the batch, in bytes. Only a single event may exceed [`MAX_BATCH_BYTES`].
     credit: usize,
     /// Maximum size of a batch of several events, in bytes.
     max_bytes: usize,
-    /// Size of everything in it, in bytes.
+    /// Current size, in bytes.
     bytes: usize,
     events: Vec<u8>,
     event_count: usize,
     body_bytes: usize,
-    /// All but the events and the checkpoints.
+    /// Everything but events and checkpoints.
     rest: Batch,
     scopes: BTreeMap<u32, ScopeInBatch>,
     problems: Vec<(u32, ScopeProblem)>,
     is_closed: bool,
 }
 
-/// A batch as it is sent, and kept until it is acknowledged.
+/// A batch as sent, kept until it is acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct EncodedBatch {
     pub(super) frame: EncodedFrame,
-    /// Length of the encoded `Batch`: what it takes of the credit, in bytes.
+    /// Length of the encoded `Batch`, in bytes: its cost in credit.
     pub(super) bytes: usize,
     pub(super) added: Vec<u32>,
     pub(super) sync_starts: Vec<SyncStart>,
-    /// Why scopes are not read, by scope.
+    /// Problems by scope.
     pub(super) problems: Vec<(u32, ScopeProblem)>,
-    /// Its events, by scope.
+    /// Events by scope.
     pub(super) events: Vec<(u32, EventCount)>,
     pub(super) event_count: usize,
 }
 
 impl BatchBuilder {
-    /// An empty batch, for a hub that takes messages of `max_message_bytes`.
+    /// An empty batch for a hub with messages of at most `max_message_bytes`.
     pub(super) fn new(fence: &Fence, credit: usize, max_message_bytes: usize) -> Self {
         let rest = Batch { fence: Some(fence.clone()), ..Batch::default() };
         let bytes = rest.encoded_len() + NUMBERS_BYTES;
@@ -137,13 +137,13 @@ impl BatchBuilder {
             && self.rest.removed.is_empty()
     }
 
-    /// Whether `extra` bytes fit beside what is there.
+    /// Whether `extra` more bytes fit.
     fn fits(&self, extra: usize) -> bool {
         let bytes = self.bytes + extra;
         bytes <= self.credit && (bytes <= self.max_bytes || self.is_empty())
     }
 
-    /// Bytes that a batch of only this item takes.
+    /// Size of a batch of this item alone, in bytes.
     pub(super) fn bytes_with(&self, item: &QueueItem) -> usize {
         self.bytes + self.item_len(item)
     }
@@ -158,14 +158,14 @@ impl BatchBuilder {
         }
     }
 
-    /// Bytes by which the scope's checkpoint grows with an event.
+    /// Bytes by which an event enlarges the scope's checkpoint.
     fn checkpoint_growth(&self, event: &QueuedEvent) -> usize {
         let known = self.scopes.get(&event.key.scope_id).and_then(|scope| scope.rv.as_ref());
         let before = known.map_or(0, |rv| checkpoint_len(event.key.scope_id, rv));
         checkpoint_len(event.key.scope_id, &event.rv).saturating_sub(before)
     }
 
-    /// Adds the next item of the queue; `false`: it belongs to the next batch.
+    /// Adds the next item of the queue; `false` if it belongs to the next batch.
     pub(super) fn add(&mut self, item: &QueueItem, now: Instant) -> bool {
         if self.is_closed || !self.is_in_order(item) || !self.fits(self.item_len(item)) {
             return false;
@@ -194,7 +194,7 @@ impl BatchBuilder {
         true
     }
 
-    /// Whether the order in which the hub applies a batch is also the order of the queue, with this item in it.
+    /// Whether the hub's order of application equals the queue's order, with this item included.
     fn is_in_order(&self, item: &QueueItem) -> bool {
         let scope = |id: &u32| self.scopes.get(id);
         match item {
@@ -233,12 +233,12 @@ impl BatchBuilder {
         true
     }
 
-    /// Whether the batch completes the scope's list: its version is the checkpoint then.
+    /// Whether the batch completes the scope's list, whose version then is the checkpoint.
     pub(super) fn is_synced(&self, scope_id: u32) -> bool {
         self.scopes.get(&scope_id).is_some_and(|scope| scope.is_synced)
     }
 
-    /// Adds the checkpoint of a scope whose queue is empty after the batch; `false`: there is no room.
+    /// Adds the checkpoint of a scope whose queue is empty after the batch; `false` if there is no room.
     pub(super) fn add_last_read(&mut self, scope_id: u32, rv: &str) -> bool {
         let before = self.scopes.get(&scope_id).and_then(|scope| scope.rv.as_ref());
         let before = before.map_or(0, |known| checkpoint_len(scope_id, known));
@@ -251,7 +251,7 @@ impl BatchBuilder {
         true
     }
 
-    /// Adds why a scope is not read; `false`: there is no room.
+    /// Adds why a scope is not read; `false` if there is no room.
     pub(super) fn add_problem(&mut self, scope_id: u32, problem: &ScopeProblem) -> bool {
         let extra = field_len(problem);
         if self.is_closed || !self.fits(extra) {
@@ -262,7 +262,7 @@ impl BatchBuilder {
         true
     }
 
-    /// The batch under its number; `None` if there is nothing in it.
+    /// Numbers the batch; `None` if it is empty.
     pub(super) fn finish(mut self, prev: u64, seq: u64) -> Option<EncodedBatch> {
         if self.is_empty() && self.problems.is_empty() {
             return None;
@@ -281,7 +281,7 @@ impl BatchBuilder {
         frame.push(BATCH_TAG);
         encode_length_delimiter(bytes, &mut frame).expect("a vector grows");
         self.rest.encode(&mut frame).expect("a vector grows");
-        // Fields may come in any order; the events are encoded already.
+        // Fields may come in any order, and the events are already encoded.
         frame.extend_from_slice(&self.events);
         frame.push(BATCH_BYTES_TAG);
         encode_length_delimiter(bytes, &mut frame).expect("a vector grows");
@@ -304,7 +304,7 @@ fn event_len(event: &QueuedEvent) -> usize {
 }
 
 impl QueuedEvent {
-    /// Appends the event as a field of a batch, with the time for which the agent has had it.
+    /// Appends the event as a field of a batch, with the time for which the agent has held it.
     fn encode(&self, now: Instant, out: &mut Vec<u8>) {
         let held = now.saturating_duration_since(self.read_at).as_millis();
         let held = usize::try_from(held).unwrap_or(usize::MAX).min(u32::MAX as usize);
@@ -319,15 +319,15 @@ impl QueuedEvent {
     }
 }
 
-/// A number of events, and their size in bytes.
+/// Number of events, and their size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventCount {
     pub events: u64,
-    /// Their size as they were sent, in bytes.
+    /// Size as sent, in bytes.
     pub bytes: u64,
 }
 
-/// The events that were sent, by kind and group.
+/// Sent events by kind and group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentEvents(BTreeMap<(String, String), EventCount>);
 

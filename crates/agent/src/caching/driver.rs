@@ -1,5 +1,4 @@
-//! The driver of the stream: opens it over the connection of the session, sends what the state has to send, and feeds in
-//! what the hub answers.
+//! Driver of the stream: opens it over the session's connection, sends the state's frames, and feeds in the hub's.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use kubesvc_core::wire::events::CacheDown;
 use kubesvc_runtime::shutdown::spawn_named;
 use kubesvc_runtime::waits::at;
 
-/// Maximum number of frames that wait to be sent, or to be read.
+/// Maximum number of frames queued for sending, and for reading.
 const MAX_QUEUED_FRAMES: usize = 16;
 
 /// A connection to a hub that takes cached objects.
@@ -34,30 +33,30 @@ pub struct HubConnection {
     pub identity: StreamIdentity,
 }
 
-/// What the hub wants of the accounts that are streamed.
+/// Notices of the stream to the accounts' supervisor.
 #[derive(Debug)]
 pub enum StreamNotice {
     /// A command for the readers of an account.
     Command(AccountCommand),
-    /// The hub takes nothing more of an account under this fence.
+    /// The hub accepts nothing more of an account under this fence.
     Revoked(Fence),
 }
 
-/// What the hub sends on the stream of this number; `None` at its end.
+/// Stream number and a frame of the hub; `None` at the stream's end.
 type StreamFrame = (u64, Option<CacheDown>);
 
 #[derive(Debug)]
 pub struct StreamDriver {
     shared: Arc<SharedStream>,
     connection: watch::Receiver<Option<HubConnection>>,
-    /// Whoever receives them never waits for the stream.
+    /// The receiver never waits for the stream.
     notices: mpsc::Sender<StreamNotice>,
     metrics: CachedObjectMetrics,
     open: Option<OpenCachingStream>,
     received: (mpsc::Sender<StreamFrame>, mpsc::Receiver<StreamFrame>),
 }
 
-/// A stream that is open, or being opened. Dropping it ends it.
+/// An open or opening stream. Dropping it ends it.
 #[derive(Debug)]
 struct OpenCachingStream {
     number: u64,
@@ -66,7 +65,7 @@ struct OpenCachingStream {
 }
 
 impl StreamDriver {
-    /// A driver for the sessions that `connection` names.
+    /// A driver for the sessions announced by `connection`.
     pub fn new(
         shared: Arc<SharedStream>,
         connection: watch::Receiver<Option<HubConnection>>,
@@ -76,7 +75,7 @@ impl StreamDriver {
         Self { shared, connection, notices, metrics, open: None, received: mpsc::channel(MAX_QUEUED_FRAMES) }
     }
 
-    /// Drives the stream, for ever.
+    /// Drives the stream until dropped.
     pub async fn run(mut self) {
         self.connection.mark_changed();
         let mut unsent = None;
@@ -107,20 +106,20 @@ impl StreamDriver {
                 permit = reserve(outbound), if unsent.is_some() => {
                     match (permit, unsent.take()) {
                         (Some(permit), Some(frame)) => drop(permit.send(frame)),
-                        // What was to be sent is sent again on the next stream.
+                        // The frame is sent again on the next stream.
                         _ => self.ended(),
                     }
                 }
                 changed = self.connection.changed() => {
                     if changed.is_err() {
-                        // The link is gone: the agent is stopping, and ends this task too.
+                        // The link is gone: the agent is stopping, and aborts this task.
                         return std::future::pending().await;
                     }
                     unsent = None;
                     self.connection_changed();
                 }
                 Some((stream, frame)) = self.received.1.recv() => {
-                    // A frame that waits is of the open stream: the end of a former one does not concern it.
+                    // The queued frame belongs to the open stream: the end of a former one does not affect it.
                     if frame.is_none() && self.is_open(stream) {
                         unsent = None;
                     }
@@ -145,7 +144,7 @@ impl StreamDriver {
             return self.shared.drive(|state, now| state.ended(number, now));
         };
         let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        // The queue is new, so there is room.
+        // The queue is new, so it has room.
         let _ = outbound.try_send(first);
         let received = self.received.0.clone();
         let reading = spawn_named("stream of cached objects", async move {
@@ -153,7 +152,7 @@ impl StreamDriver {
                 Ok(inbound) => read(number, inbound, &received).await,
                 Err(status) => {
                     let why = status.message();
-                    tracing::info!(code = ?status.code(), "the hub takes no stream of cached objects: {why}");
+                    tracing::info!(code = ?status.code(), "the hub refused the stream of cached objects: {why}");
                 }
             }
             let _ = received.send((number, None)).await;
@@ -161,7 +160,6 @@ impl StreamDriver {
         self.open = Some(OpenCachingStream { number, outbound, _reading: reading });
     }
 
-    /// Whether the open stream has this number.
     fn is_open(&self, number: u64) -> bool {
         self.open.as_ref().is_some_and(|open| open.number == number)
     }
@@ -173,7 +171,7 @@ impl StreamDriver {
     }
 
     async fn received(&mut self, number: u64, frame: Option<CacheDown>) {
-        // What a former stream still says is late.
+        // A late frame of a former stream.
         if !self.is_open(number) {
             return;
         }
@@ -184,7 +182,7 @@ impl StreamDriver {
             self.metrics.unknown_frame("caching");
             tracing::debug!("ignored a frame of an unknown type on the stream of cached objects");
         }
-        // Fails if the receiver is gone: the agent is stopping.
+        // Sending fails only if the receiver is gone, because the agent is stopping.
         for command in commands {
             let _ = self.notices.send(StreamNotice::Command(command)).await;
         }
@@ -203,7 +201,7 @@ impl StreamDriver {
     }
 }
 
-/// Room for a frame; `None` if there is no stream, or if it has ended.
+/// Room for a frame; `None` if there is no stream, or it has ended.
 async fn reserve(outbound: Option<mpsc::Sender<EncodedFrame>>) -> Option<mpsc::OwnedPermit<EncodedFrame>> {
     outbound?.reserve_owned().await.ok()
 }

@@ -1,28 +1,27 @@
-//! When the stream is opened, closed and opened again, and whether it still answers.
+//! Lifetime of the stream: opening, closing, reopening, and liveness.
 
 use std::time::{Duration, Instant};
 
 use kubesvc_core::wire::events::closed::Reason;
 
-/// Time for which a stream without accounts stays open.
+/// Time after which a stream without accounts is closed.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// Delay before a stream that ended is opened again; doubled up to [`MAX_REOPEN_DELAY`].
+/// Delay before an ended stream is reopened; doubles up to [`MAX_REOPEN_DELAY`].
 const REOPEN_DELAY: Duration = Duration::from_secs(1);
-/// Maximum delay before a stream is opened again, unless the hub says another.
+/// Maximum delay before a stream is reopened, unless the hub names another.
 const MAX_REOPEN_DELAY: Duration = Duration::from_secs(30);
-/// Maximum delay that the hub may ask for.
+/// Maximum delay that the hub may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
-/// Time after which a stream that was opened counts as stable, so that the delay begins anew.
+/// Lifetime after which a stream counts as stable and the delay is reset.
 const STABLE_TIME: Duration = Duration::from_secs(30);
 /// Interval between pings.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// Time within which the hub answers Open or a ping.
+/// Time limit for the hub's answer to Open or a ping.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Where the stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamPhase {
-    /// There is no stream, and none before this time if one is given.
+    /// No stream, and none before this time, if any.
     Closed(Option<Instant>),
     /// Open is sent.
     Opening(Instant),
@@ -30,29 +29,28 @@ enum StreamPhase {
     Open(Instant),
 }
 
-/// What the lifetime demands.
+/// Next action of the lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
     Open,
-    /// End it: there are no accounts, no session, or no answer.
+    /// End the stream: no accounts, no session, or no answer.
     Close,
     /// Send a ping with this nonce.
     Ping(u64),
-    /// Nothing, before this time if one is given.
+    /// Idle until the deadline, if any.
     Wait(Option<Instant>),
 }
 
-/// The lifetime of an agent's streams.
 #[derive(Clone, Debug)]
 pub(super) struct StreamLifetime {
     phase: StreamPhase,
     has_session: bool,
     reopen_delay: Duration,
-    /// Since when no account is assigned; `None` while one is.
+    /// Time since which no account is assigned; `None` while one is.
     idle_since: Option<Instant>,
     next_ping: Instant,
     nonce: u64,
-    /// When the first ping without an answer was sent.
+    /// Time of the first unanswered ping.
     unanswered: Option<Instant>,
 }
 
@@ -69,24 +67,23 @@ impl StreamLifetime {
         }
     }
 
-    /// Whether frames of accounts may be sent.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.phase, StreamPhase::Open(_))
     }
 
-    /// Whether the hub's frames belong to a stream.
+    /// Whether a stream is opening or open.
     pub(super) fn is_begun(&self) -> bool {
         !matches!(self.phase, StreamPhase::Closed(_))
     }
 
-    /// A session stands, or ended. The stream of a former session has ended with it.
+    /// Records the start or end of a session. A session's stream ends with it.
     pub(super) fn session_changed(&mut self, has_session: bool) {
         self.has_session = has_session;
         self.phase = StreamPhase::Closed(None);
         self.reopen_delay = REOPEN_DELAY;
     }
 
-    /// Whether accounts are assigned.
+    /// Records whether accounts are assigned.
     pub(super) fn assigned(&mut self, is_assigned: bool, now: Instant) {
         self.idle_since = match (is_assigned, self.idle_since) {
             (true, _) => None,
@@ -94,7 +91,7 @@ impl StreamLifetime {
         };
     }
 
-    /// The hub answered Open: `true` the first time.
+    /// Records the hub's answer to Open. Returns `true` the first time.
     pub(super) fn answered(&mut self, now: Instant) -> bool {
         let is_first = matches!(self.phase, StreamPhase::Opening(_));
         if is_first {
@@ -105,14 +102,14 @@ impl StreamLifetime {
         is_first
     }
 
-    /// The hub answered a ping.
+    /// Records the hub's answer to a ping.
     pub(super) fn pong(&mut self, nonce: u64) {
         if nonce == self.nonce {
             self.unanswered = None;
         }
     }
 
-    /// The stream ended, whoever ended it; `closed` is what the hub said: why, and when to try again.
+    /// Records the end of the stream, by either side; `closed` holds the hub's reason and retry delay.
     pub(super) fn ended(&mut self, closed: Option<(Reason, Duration)>, now: Instant) {
         if let StreamPhase::Open(since) = self.phase
             && now.saturating_duration_since(since) >= STABLE_TIME
@@ -127,7 +124,7 @@ impl StreamLifetime {
         self.reopen_delay = (self.reopen_delay * 2).min(MAX_REOPEN_DELAY);
         self.phase = StreamPhase::Closed(Some(now + delay));
         if matches!(closed, Some((Reason::SessionEnded, _))) {
-            // Nothing to open until GetOps stands again.
+            // No stream until GetOps is connected again.
             self.has_session = false;
         }
     }
@@ -171,7 +168,7 @@ impl StreamLifetime {
     }
 }
 
-/// The earlier of two times, if there are any.
+/// The earlier of two optional times.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }

@@ -1,13 +1,13 @@
-//! Memory for what accounts have read and not sent: a share of each account's own, and a pool that all share.
+//! Memory for unsent events: a share of its own for each account, and a shared pool.
 
 /// Bytes that an account may always queue.
 pub const OWN_QUEUE_BYTES: usize = 64 * 1024;
-/// Maximum number of bytes that an account may queue, its own share included; a single larger event is queued alone.
+/// Maximum number of queued bytes of an account, its own share included; a single larger event is queued alone.
 pub const MAX_QUEUE_BYTES: usize = 1024 * 1024;
-/// Size of the pool that the agent's accounts share, in bytes.
+/// Size of the agent's shared pool, in bytes.
 pub const SHARED_QUEUE_BYTES: usize = 32 * 1024 * 1024;
 
-/// The pool that the queues of an agent's accounts borrow from.
+/// Pool from which the queues of an agent's accounts borrow.
 #[derive(Clone, Debug)]
 pub struct QueueMemory {
     size: usize,
@@ -21,7 +21,7 @@ impl Default for QueueMemory {
 }
 
 impl QueueMemory {
-    /// A pool of this many bytes.
+    /// A pool of `size` bytes.
     pub fn new(size: usize) -> Self {
         Self { size, lent: 0 }
     }
@@ -31,13 +31,13 @@ impl QueueMemory {
         self.size.saturating_sub(self.lent)
     }
 
-    /// Bytes that are borrowed.
+    /// Borrowed bytes.
     pub fn lent(&self) -> usize {
         self.lent
     }
 }
 
-/// What one account holds: its own share first, then what it borrowed.
+/// Memory of one account: its own share first, then what it borrowed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct QueueShare {
     bytes: usize,
@@ -52,18 +52,19 @@ impl QueueShare {
         bytes.saturating_sub(OWN_QUEUE_BYTES)
     }
 
-    /// Whether the account may hold `bytes`; more than [`MAX_QUEUE_BYTES`] only for an event that is alone.
+    /// Whether the account may hold `bytes`; more than [`MAX_QUEUE_BYTES`] only for a single event.
     pub(super) fn allows(&self, bytes: usize, is_alone: bool, memory: &QueueMemory) -> bool {
         let extra = Self::borrowed(bytes).saturating_sub(Self::borrowed(self.bytes));
         extra <= memory.free() && (bytes <= MAX_QUEUE_BYTES || is_alone)
     }
 
-    /// Bytes that the account could hold at most at present.
+    /// Maximum number of bytes that the account could hold at present.
     pub(super) fn capacity(&self, memory: &QueueMemory) -> usize {
         (OWN_QUEUE_BYTES + Self::borrowed(self.bytes) + memory.free()).min(MAX_QUEUE_BYTES)
     }
 
-    /// Sets what the account holds. What is not an event is always accepted, so the pool may lend beyond its size.
+    /// Sets the number of bytes held. Items other than events are always accepted, so the pool may lend beyond its
+    /// size.
     pub(super) fn set(&mut self, bytes: usize, memory: &mut QueueMemory) {
         memory.lent = memory.lent - Self::borrowed(self.bytes) + Self::borrowed(bytes);
         self.bytes = bytes;

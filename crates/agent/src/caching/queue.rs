@@ -1,9 +1,9 @@
-//! What an account has read and not sent yet, in the order of last change.
+//! Unsent events of an account, in the order of last change.
 //!
 //! A newer event of an object replaces the older one and moves to the end, so whatever is sent is a prefix of what was
-//! read, and a checkpoint never lies behind a change that is still queued. An event that was moved for
-//! [`MAX_MOVE_TIME`] keeps its place, so that a busy object is sent too; what follows is a second entry. Starts and
-//! ends of lists, added and removed scopes stand in their place among the events.
+//! read, and a checkpoint never precedes a change that is still queued. An event that was moved for [`MAX_MOVE_TIME`]
+//! keeps its place, so that a busy object is sent too; its next event is a second entry. Starts and ends of lists and
+//! added and removed scopes keep their place among the events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::memory::{QueueMemory, QueueShare};
 use kubesvc_core::wire::events::event::{Body, Omitted};
 use kubesvc_core::wire::events::{Event, ScopeDeclaration, ScopeProblem, SyncStart, Synced};
 
-/// Time for which an event is moved to the end by newer ones of its object.
+/// Time for which newer events of an object move its entry to the end.
 pub const MAX_MOVE_TIME: Duration = Duration::from_secs(2);
-/// Minimum interval between two batches of an account that hold checkpoints alone.
+/// Minimum interval between two batches of an account with checkpoints alone.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Memory of an entry beside its content, in bytes.
+/// Memory of an entry besides its content, in bytes.
 const ENTRY_BYTES: usize = 192;
 
 /// An object of a scope.
@@ -31,23 +31,21 @@ pub(super) struct QueueKey {
     name: Box<str>,
 }
 
-/// An event that waits.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedEvent {
     pub(super) key: Arc<QueueKey>,
     pub(super) rv: Box<str>,
-    /// The event without `held_ms`.
+    /// Encoded event without `held_ms`.
     pub(super) encoded: Box<[u8]>,
-    /// Size of the body uncompressed.
+    /// Uncompressed size of the body.
     pub(super) body_bytes: usize,
-    /// It was read by a watch: once it is committed, the scope is read up to it.
+    /// Read by a watch: once committed, the scope is read up to it.
     pub(super) is_checkpoint: bool,
     pub(super) read_at: Instant,
-    /// When the first event of this entry was queued.
+    /// Time at which the first event of this entry was queued.
     queued_at: Instant,
 }
 
-/// An entry of the queue.
 #[derive(Clone, Debug)]
 pub(super) enum QueueItem {
     Event(QueuedEvent),
@@ -74,7 +72,7 @@ impl QueueItem {
                 Self::Event(event) => event.bytes(),
                 Self::SyncStart(start) => start.sync_key.len(),
                 Self::Synced(synced) => synced.sync_key.len() + synced.rv.len(),
-                // The declaration is the delivery's.
+                // The declaration is owned by the delivery.
                 Self::Added(_) => 0,
                 Self::Removed(key) => key.len(),
             }
@@ -107,7 +105,7 @@ impl QueuedEvent {
         self.encoded.len() + self.key.namespace.len() + self.key.name.len() + self.rv.len()
     }
 
-    /// Takes the body away, which the hub would not take.
+    /// Removes a body that the hub would refuse.
     fn omit_body(&mut self) {
         let Ok(mut event) = Event::decode(&*self.encoded) else { return };
         event.body = event.body.is_some().then_some(Body::Omitted(Omitted::TooLarge.into()));
@@ -116,14 +114,14 @@ impl QueuedEvent {
     }
 }
 
-/// How far a scope is read.
+/// Version up to which a scope is read.
 #[derive(Clone, Debug, Default)]
 struct ScopeProgress {
-    /// Entries of the scope in the queue.
+    /// Number of queued entries.
     queued: usize,
-    /// Key of the list that runs. Until it is synced, the scope has no checkpoint.
+    /// Key of the running list. Until it is synced, the scope has no checkpoint.
     list: Option<String>,
-    /// Version up to which the scope is read; what is read next follows it.
+    /// Version up to which the scope is read and after which it continues.
     read: Option<String>,
 }
 
@@ -132,31 +130,30 @@ struct ScopeProgress {
 pub(super) struct PendingQueue {
     items: BTreeMap<u64, QueueItem>,
     next_place: u64,
-    /// Place of the newest entry of each object.
+    /// Position of the newest entry of each object.
     places: BTreeMap<Arc<QueueKey>, u64>,
     scopes: BTreeMap<u32, ScopeProgress>,
-    /// Scopes that were read further than what was sent says.
+    /// Scopes that are read further than the sent checkpoints.
     unsent_checkpoints: BTreeSet<u32>,
     problems: BTreeMap<u32, ScopeProblem>,
     share: QueueShare,
-    /// Bytes of the event that was not accepted last; 0: there was none since half of the queue was free.
+    /// Size of the last refused event, in bytes; 0 if none was refused since half of the queue was free.
     refused: usize,
-    /// When a batch was cut last.
+    /// Time of the last batch.
     cut_at: Option<Instant>,
 }
 
 impl PendingQueue {
-    /// Bytes that wait.
     pub(super) fn bytes(&self) -> usize {
         self.share.bytes()
     }
 
-    /// Whether an event was not accepted and less than half of the queue is free since.
+    /// Whether an event was refused, and less than half of the queue was free since.
     pub(super) fn is_full(&self, memory: &QueueMemory) -> bool {
         self.refused > 0 && !self.is_half_free(memory)
     }
 
-    /// Whether half of the queue is free, and the event that was not accepted last would be.
+    /// Whether half of the queue is free, with room for the last refused event.
     pub(super) fn is_half_free(&self, memory: &QueueMemory) -> bool {
         let bytes = self.share.bytes();
         let is_accepted = self.share.allows(bytes + self.refused, !self.has_events(), memory);
@@ -167,12 +164,11 @@ impl PendingQueue {
         !self.places.is_empty()
     }
 
-    /// Version up to which a scope is read.
     pub(super) fn last_read(&self, scope_id: u32) -> Option<&str> {
         self.scopes.get(&scope_id).and_then(|scope| scope.read.as_deref())
     }
 
-    /// Begins a watch after this version, which SQL has.
+    /// Starts a watch after `rv`, which SQL has.
     pub(super) fn watch_from(&mut self, scope_id: u32, rv: &str) {
         let scope = self.scopes.entry(scope_id).or_default();
         scope.list = None;
@@ -182,7 +178,8 @@ impl PendingQueue {
     /// Queues an event.
     ///
     /// # Errors
-    /// The event, if there is no room: it counts as unread.
+    ///
+    /// Returns the event if there is no room; it then counts as unread.
     pub(super) fn event(
         &mut self,
         mut event: Event,
@@ -219,7 +216,7 @@ impl PendingQueue {
         Ok(())
     }
 
-    /// The entry that a newer event of its object replaces: its place, since when it is moved, and its bytes.
+    /// Entry that a newer event of its object replaces: its position, the time since which it is moved, and its bytes.
     fn replaceable(&self, key: &QueueKey, now: Instant) -> Option<(u64, Instant, usize)> {
         let place = *self.places.get(key)?;
         let item = self.items.get(&place)?;
@@ -228,7 +225,7 @@ impl PendingQueue {
         (moved_for < MAX_MOVE_TIME).then(|| (place, event.queued_at, item.bytes()))
     }
 
-    /// Notes that a scope is read up to a version without an event.
+    /// Records that a scope is read up to a version without an event.
     pub(super) fn bookmark(&mut self, scope_id: u32, rv: String) {
         if self.scopes.get(&scope_id).is_some_and(|scope| scope.list.is_none() && scope.read.is_some()) {
             self.read_to(scope_id, rv);
@@ -240,7 +237,6 @@ impl PendingQueue {
         self.unsent_checkpoints.insert(scope_id);
     }
 
-    /// Queues the start of a list.
     pub(super) fn sync_start(&mut self, start: SyncStart, memory: &mut QueueMemory) {
         let scope = self.scopes.entry(start.scope_id).or_default();
         scope.list = Some(start.sync_key.clone());
@@ -249,7 +245,7 @@ impl PendingQueue {
         self.push(QueueItem::SyncStart(start), memory);
     }
 
-    /// Queues the end of a list; `false`: another list runs.
+    /// Queues the end of a list; `false` if another list is running.
     pub(super) fn synced(&mut self, synced: Synced, memory: &mut QueueMemory) -> bool {
         let scope = self.scopes.entry(synced.scope_id).or_default();
         if scope.list.as_ref() != Some(&synced.sync_key) {
@@ -261,29 +257,29 @@ impl PendingQueue {
         true
     }
 
-    /// Queues a scope that is watched from now on.
+    /// Queues a scope that is now watched.
     pub(super) fn added(&mut self, declaration: Arc<ScopeDeclaration>, memory: &mut QueueMemory) {
         self.push(QueueItem::Added(declaration), memory);
     }
 
-    /// Queues a scope that is no more, as `<namespace>:<group>.<Kind>`.
+    /// Queues a removed scope, as `<namespace>:<group>.<Kind>`.
     pub(super) fn removed(&mut self, key: String, memory: &mut QueueMemory) {
         self.push(QueueItem::Removed(key), memory);
     }
 
-    /// Takes back a removal that was not sent.
+    /// Cancels an unsent removal.
     pub(super) fn keep(&mut self, key: &str, memory: &mut QueueMemory) {
         self.discard(memory, |item| matches!(item, QueueItem::Removed(removed) if removed == key));
     }
 
-    /// Notes why a scope is not read; the newest counts.
+    /// Records why a scope is not read; the latest reason wins.
     pub(super) fn problem(&mut self, scope_id: u32, problem: ScopeProblem, memory: &mut QueueMemory) {
         let bytes = self.share.bytes() + ENTRY_BYTES + problem.encoded_len();
         let before = self.problems.insert(scope_id, problem);
         self.share.set(bytes - before.map_or(0, |before| ENTRY_BYTES + before.encoded_len()), memory);
     }
 
-    /// Discards what a scope has queued.
+    /// Discards the queued events of a scope.
     pub(super) fn forget(&mut self, scope_id: u32, memory: &mut QueueMemory) {
         self.discard(memory, |item| match item {
             QueueItem::Added(declaration) => declaration.scope_id == scope_id,
@@ -294,19 +290,19 @@ impl PendingQueue {
         self.unsent_checkpoints.remove(&scope_id);
     }
 
-    /// Puts back why a scope is not read, from a batch that was discarded.
+    /// Restores why a scope is not read, from a discarded batch.
     pub(super) fn problem_again(&mut self, scope_id: u32, problem: ScopeProblem, memory: &mut QueueMemory) {
         if !self.problems.contains_key(&scope_id) {
             self.problem(scope_id, problem, memory);
         }
     }
 
-    /// Discards the scopes that are added, since Begin names them.
+    /// Discards the added scopes, since Begin names them.
     pub(super) fn forget_added(&mut self, memory: &mut QueueMemory) {
         self.discard(memory, |item| matches!(item, QueueItem::Added(_)));
     }
 
-    /// Discards all that was read. Added and removed scopes stay, and why scopes are not read.
+    /// Discards everything that was read. Added and removed scopes and problems stay.
     pub(super) fn forget_read(&mut self, memory: &mut QueueMemory) {
         self.discard(memory, |item| item.scope_id().is_some());
         self.scopes.clear();
@@ -357,7 +353,7 @@ impl PendingQueue {
         }
     }
 
-    /// When there is something to send: at once, later, or not (`None`).
+    /// Time at which there is something to send, which may be past; `None` if nothing waits.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
         if !self.items.is_empty() || !self.problems.is_empty() {
             return Some(now);
@@ -369,12 +365,12 @@ impl PendingQueue {
         Some(self.cut_at.map_or(now, |cut_at| (cut_at + CHECKPOINT_INTERVAL).max(now)))
     }
 
-    /// Bytes that the next batch takes at least; `None` if only checkpoints or problems wait.
+    /// Minimum size of the next batch, in bytes; `None` if only checkpoints or problems wait.
     pub(super) fn min_bytes(&self, batch: &BatchBuilder) -> Option<usize> {
         self.items.first_key_value().map(|(_, item)| batch.bytes_with(item))
     }
 
-    /// Moves as much as fits from the head of the queue to a batch.
+    /// Moves as much as fits from the head of the queue into a batch.
     pub(super) fn cut(
         &mut self,
         mut batch: BatchBuilder,
@@ -391,7 +387,7 @@ impl PendingQueue {
                 let freed = before.saturating_sub(event.bytes());
                 self.share.set(self.share.bytes().saturating_sub(freed), memory);
             }
-            // The end of a list takes back what was said of its scope before.
+            // The end of a list withdraws earlier problems of its scope.
             if let QueueItem::Synced(Synced { scope_id, .. }) = *first.get()
                 && let Some(problem) = self.problems.get(&scope_id)
             {
@@ -421,7 +417,7 @@ impl PendingQueue {
         batch
     }
 
-    /// Adds the last version read of each scope of which nothing is queued any more.
+    /// Adds the last read version of each scope without queued entries.
     fn add_checkpoints(&mut self, batch: &mut BatchBuilder) {
         let scopes = &self.scopes;
         self.unsent_checkpoints.retain(|id| {

@@ -1,4 +1,4 @@
-//! The state of the stream, shared by its driver and by the readers of all accounts.
+//! State of the stream, shared by its driver and the readers of all accounts.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use super::memory::QueueMemory;
 use super::stream::CachingSender;
 use kubesvc_runtime::waits::until;
 
-/// The state of the stream. Each change of it wakes the driver.
+/// State of the stream. Each change wakes the driver.
 #[derive(Debug)]
 pub struct SharedStream {
     state: Mutex<CachingSender>,
@@ -25,14 +25,13 @@ impl SharedStream {
         Self { state, changed: Notify::new(), room: Notify::new() }
     }
 
-    /// Changes the state, and wakes the driver.
     pub fn change<T>(&self, change: impl FnOnce(&mut CachingSender, Instant) -> T) -> T {
         let result = change(&mut self.state.lock(), now());
         self.changed.notify_one();
         result
     }
 
-    /// The same for the driver itself, which looks again anyway. Queues may have room afterwards.
+    /// Changes the state on behalf of the driver, which needs no wake-up. Queues may have room afterwards.
     pub(super) fn drive<T>(&self, change: impl FnOnce(&mut CachingSender, Instant) -> T) -> T {
         let result = change(&mut self.state.lock(), now());
         self.room.notify_waiters();
@@ -46,17 +45,17 @@ impl SharedStream {
         account.last_read(reader).map(str::to_owned)
     }
 
-    /// Bytes that all accounts have read and that are not known to be committed.
+    /// Bytes of all accounts that are read and not known to be committed.
     pub fn pending_bytes(&self) -> usize {
         self.state.lock().pending_bytes()
     }
 
-    /// Waits until a change has woken the driver.
+    /// Waits for the next change.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Waits until half of the queue of an account is free. One without a queue has room for all.
+    /// Waits until half of an account's queue is free; returns at once without a queue.
     pub async fn room(&self, account_uid: &str) {
         let has_room = || {
             let state = self.state.lock();

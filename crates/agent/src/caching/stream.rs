@@ -1,7 +1,7 @@
-//! All accounts of an agent on one stream: whose turn it is, and within which credit.
+//! All accounts of an agent on one stream: their turns and credit.
 //!
-//! The driver feeds in assignments, what readers report, and the hub's frames; after each it calls
-//! [`CachingSender::poll`] until that says [`StreamAction::Wait`].
+//! The driver feeds in assignments, reports of readers, and the hub's frames; after each it calls
+//! [`CachingSender::poll`] until that returns [`StreamAction::Wait`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,35 +23,34 @@ use kubesvc_core::wire::events::{
     CacheDown, Closed, End, Open, Ping, Resume, SyncBasis, Want, cache_down, cache_up,
 };
 
-/// Maximum number of events of one account that are in flight: a quarter of what the stream may have, as of its credit.
+/// Maximum number of events in flight of one account: a quarter of the stream's limit, as with its credit.
 pub const MAX_ACCOUNT_UNCOMMITTED_EVENTS: usize = MAX_UNCOMMITTED_EVENTS / 4;
 
-/// Which session the stream belongs to.
+/// Session to which the stream belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamIdentity {
-    /// Id of the session that GetOps has.
+    /// Id of the session of GetOps.
     pub session_id: String,
     pub agent_id: String,
     pub boot_id: String,
-    /// The replica that has the session.
+    /// Replica that owns the session.
     pub replica_id: String,
-    /// Largest message that the hub takes, in bytes.
+    /// Maximum size of a message to the hub, in bytes.
     pub max_message_bytes: usize,
 }
 
-/// What the driver does next.
+/// Next action of the driver.
 #[derive(Debug, PartialEq)]
 pub enum StreamAction {
-    /// Call `events.Caching/Stream` and send this frame. All that is said of the stream names its number.
+    /// Call `events.Caching/Stream` and send this frame. Later inputs refer to the stream by its number.
     Open {
-        /// Number of the stream.
         stream: u64,
         frame: EncodedFrame,
     },
     Send(EncodedFrame),
-    /// End the stream, and say nothing more of it.
+    /// End the stream, and report nothing more of it.
     Close,
-    /// Wait for an input, at most until this time if one is given.
+    /// Wait for an input, at most until this time, if any.
     Wait(Option<Instant>),
 }
 
@@ -62,16 +61,16 @@ pub struct AccountCommand {
     pub command: ReaderCommand,
 }
 
-/// What a frame of the hub led to.
+/// Effects of a frame of the hub.
 #[derive(Debug, Default)]
 pub struct FrameOutcome {
-    /// What readers are to do.
+    /// Commands for readers.
     pub commands: Vec<AccountCommand>,
-    /// The hub takes nothing more of this account under its fence.
+    /// The hub accepts nothing more of this account under its fence.
     pub revoked: Option<(Fence, RevokedReason)>,
-    /// The hub closed the stream: why.
+    /// Reason for which the hub closed the stream.
     pub closed: Option<Closed>,
-    /// The frame is of a kind that the agent does not know, or names no account, and was ignored.
+    /// Whether the frame was ignored because its kind is unknown or it names no account.
     pub is_unknown: bool,
 }
 
@@ -86,16 +85,15 @@ pub struct CachingSender {
     memory: QueueMemory,
     accounts: BTreeMap<Arc<str>, AccountSender>,
     turns: Turns,
-    /// Events of all accounts that are in flight.
+    /// Events in flight of all accounts.
     in_flight_events: usize,
-    /// Frames of accounts that ended.
+    /// Frames of ended accounts.
     ends: VecDeque<EncodedFrame>,
-    /// Highest numbers of deliveries that ended.
+    /// Highest numbers of ended deliveries.
     used: DeliveryNumbers,
 }
 
 impl CachingSender {
-    /// A stream without accounts.
     pub fn new(memory: QueueMemory, now: Instant) -> Self {
         Self {
             identity: None,
@@ -111,14 +109,14 @@ impl CachingSender {
         }
     }
 
-    /// A session stands, or ended (`None`), and the stream with it.
+    /// Records a new session, or its end (`None`), which also ends the stream.
     pub fn session_changed(&mut self, identity: Option<StreamIdentity>) {
         self.lifetime.session_changed(identity.is_some());
         self.identity = identity;
         self.detach();
     }
 
-    /// An account is assigned under a fence. An older delivery of it ends; one under the same fence goes on.
+    /// Assigns an account under a fence. Ends an older delivery; keeps one under the same fence.
     pub fn assign(&mut self, fence: Fence, max_resumable_age: Duration, now: Instant) -> Vec<AccountCommand> {
         let uid: Arc<str> = fence.account_uid.as_str().into();
         if self.accounts.get(&uid).is_some_and(|known| known.fence().caching_epoch >= fence.caching_epoch) {
@@ -135,7 +133,7 @@ impl CachingSender {
         commands
     }
 
-    /// Streaming of an account ends, under this epoch or an older one.
+    /// Ends the streaming of an account under this epoch or an older one.
     pub fn unassign(&mut self, fence: &Fence, now: Instant) -> Vec<AccountCommand> {
         let known = self.accounts.get(fence.account_uid.as_str());
         if known.is_none_or(|known| known.fence().caching_epoch > fence.caching_epoch) {
@@ -146,7 +144,7 @@ impl CachingSender {
         commands
     }
 
-    /// Ends a delivery. The hub is told if it has heard of it on this stream.
+    /// Ends a delivery. The hub is notified if it knows the delivery on this stream.
     fn end_account(&mut self, uid: &str, now: Instant) -> Vec<AccountCommand> {
         let Some((key, mut delivery)) = self.accounts.remove_entry(uid) else { return Vec::new() };
         self.turns.forget(&key);
@@ -159,19 +157,18 @@ impl CachingSender {
         for_account(uid, delivery.end(&mut self.memory))
     }
 
-    /// An account and the memory of its queue, to change them: it may have something to send afterwards.
+    /// An account and the memory of its queue, for a change after which it may have something to send.
     pub fn account(&mut self, uid: &str) -> Option<(&mut AccountSender, &mut QueueMemory)> {
         let (key, _) = self.accounts.get_key_value(uid)?;
         self.turns.wake(key);
         self.accounts.get_mut(uid).map(|delivery| (delivery, &mut self.memory))
     }
 
-    /// An account and the memory of its queue.
     pub fn inspect(&self, uid: &str) -> Option<(&AccountSender, &QueueMemory)> {
         self.accounts.get(uid).map(|delivery| (delivery, &self.memory))
     }
 
-    /// What was in flight is committed, or discarded.
+    /// Settles bytes and events that were committed or discarded.
     fn settle(&mut self, freed: InFlightSize, now: Instant) {
         self.in_flight_events -= freed.events;
         if freed.bytes > 0 {
@@ -179,13 +176,13 @@ impl CachingSender {
         }
     }
 
-    /// Takes what was sent since the last call.
+    /// Takes the events sent since the last call.
     pub(super) fn take_sent(&mut self) -> Option<SentEvents> {
         let served = self.accounts.get_mut(self.turns.served()?)?;
         Some(served.take_sent()).filter(|sent| !sent.is_empty())
     }
 
-    /// Bytes that all accounts have read and that are not known to be committed.
+    /// Bytes of all accounts that are read and not known to be committed.
     pub fn pending_bytes(&self) -> usize {
         self.accounts.values().map(|account| account.waiting_bytes() + account.in_flight_bytes()).sum()
     }
@@ -202,7 +199,7 @@ impl CachingSender {
         self.in_flight_events = 0;
     }
 
-    /// The stream of this number ended without a word, or could not be opened.
+    /// Handles a stream that ended without a Closed frame, or could not be opened.
     pub fn ended(&mut self, stream: u64, now: Instant) {
         if stream == self.stream && self.lifetime.is_begun() {
             self.lifetime.ended(None, now);
@@ -210,7 +207,7 @@ impl CachingSender {
         }
     }
 
-    /// A frame of the hub on the stream of this number.
+    /// Handles a frame of the hub on a stream.
     pub fn frame(&mut self, stream: u64, frame: CacheDown, now: Instant) -> FrameOutcome {
         if stream != self.stream || !self.lifetime.is_begun() {
             return FrameOutcome::default();
@@ -247,7 +244,7 @@ impl CachingSender {
         self.accounts.keys().for_each(|uid| self.turns.wake(uid));
     }
 
-    /// A frame of one account; `None`: it names no account. Frames of another fence are late.
+    /// Handles a frame of one account; `None` if it names none. Frames of another fence are late.
     fn account_frame(&mut self, frame: cache_down::Frame, now: Instant) -> Option<FrameOutcome> {
         use cache_down::Frame;
         let fence = match &frame {
@@ -284,7 +281,7 @@ impl CachingSender {
     fn revoke(&mut self, fence: &Fence, reason: i32, now: Instant) -> FrameOutcome {
         let ends = self.ends.len();
         let commands = self.end_account(&fence.account_uid, now);
-        // The hub knows.
+        // The hub knows that the accounts ended.
         self.ends.truncate(ends);
         self.lifetime.assigned(!self.accounts.is_empty(), now);
         let reason = match RevokedReason::try_from(reason) {
@@ -294,7 +291,7 @@ impl CachingSender {
         FrameOutcome { commands, revoked: Some((fence.clone(), reason)), ..FrameOutcome::default() }
     }
 
-    /// What the driver does next; called until it says [`StreamAction::Wait`].
+    /// Next action of the driver, called until it returns [`StreamAction::Wait`].
     pub fn poll(&mut self, now: Instant) -> StreamAction {
         let until = match self.lifetime.demand(now) {
             Demand::Open => return self.open(),
@@ -332,7 +329,7 @@ impl CachingSender {
         StreamAction::Open { stream: self.stream, frame }
     }
 
-    /// The next frame of an account, one for each in turn; else a Want; else when something is due.
+    /// The next frame of an account, round robin; else a Want; else the time of the next one.
     fn next_turn(&mut self, now: Instant) -> Result<EncodedFrame, Option<Instant>> {
         self.turns.wake_due(now);
         let stream_takes_events = self.in_flight_events + MAX_BATCH_EVENTS <= MAX_UNCOMMITTED_EVENTS;
@@ -352,11 +349,11 @@ impl CachingSender {
             };
             if let NextFrame::Blocked(needed) = next {
                 self.turns.block(&uid, credit, needed);
-                // More credit would not help: it waits for an acknowledgement.
+                // Credit would not help: the account waits for an acknowledgement.
                 if !takes_events {
                     continue;
                 }
-                // One batch at least, whatever the account's share is.
+                // One batch at least, regardless of the account's share.
                 let is_alone =
                     in_flight.bytes == 0 && needed > credit && needed <= blocked.rest(&self.credit);
                 if is_alone
@@ -388,7 +385,7 @@ impl CachingSender {
         self.credit.give_back_at().filter(|_| blocked.count == 0)
     }
 
-    /// A Want for what waits, or for nothing if lent credit is not used.
+    /// A Want for the waiting bytes, or of 0 bytes to return unused credit.
     fn credit_frame(&mut self, blocked: &BlockedAccounts, now: Instant) -> Option<EncodedFrame> {
         let bytes = if blocked.count > 0 {
             self.credit.ask(blocked.wanted())?
@@ -405,11 +402,11 @@ impl CachingSender {
 #[derive(Debug, Default)]
 struct BlockedAccounts {
     count: usize,
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     waiting: usize,
-    /// Largest credit of the stream that one of them needs for all that waits: an account may hold a quarter.
+    /// Largest stream credit with which one of them could send everything: an account may hold a quarter.
     for_one: usize,
-    /// What the first of them needs: lent credit is left for it.
+    /// Need of the first of them, for which lent credit is reserved.
     reserved: usize,
 }
 
@@ -426,12 +423,12 @@ impl BlockedAccounts {
         }
     }
 
-    /// Credit of the stream that would let all of them send.
+    /// Stream credit with which all of them could send.
     fn wanted(&self) -> usize {
         self.waiting.max(self.for_one)
     }
 
-    /// What is left of the stream's credit: what is lent is kept for the first that waits, if it needs that.
+    /// Remaining credit: loans are reserved for the first waiting account, if it needs them.
     fn rest(&self, credit: &SenderCredit) -> usize {
         credit.available().min(credit.available_beside(self.reserved))
     }

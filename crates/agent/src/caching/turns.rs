@@ -1,39 +1,38 @@
-//! Whose turn it is on the stream. Only accounts that may have something to send are asked, so an event costs no look at
-//! all the others.
+//! Turns of the accounts on the stream. Only accounts that may have something to send are polled, so that an event does
+//! not cost a scan of all accounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What an account that waits for credit said.
+/// Result of an account that waits for credit.
 #[derive(Clone, Copy, Debug)]
 struct Blocked {
-    /// The credit that it was offered, in bytes.
+    /// Credit that was offered, in bytes.
     credit: usize,
-    /// The credit that it needs at least, in bytes.
+    /// Minimum credit needed, in bytes.
     needed: usize,
 }
 
-/// The turns of a stream's accounts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns {
-    /// Accounts that may have something to send; those that wait for credit with what they said.
+    /// Accounts that may have something to send; blocked ones with their last result.
     ready: BTreeMap<Arc<str>, Option<Blocked>>,
-    /// When others will have something to send: by account, and in this order.
+    /// Times at which other accounts will have something to send, by account and in order.
     due: BTreeMap<Arc<str>, Instant>,
     by_time: BTreeSet<(Instant, Arc<str>)>,
-    /// The account that was served last.
+    /// The account served last.
     served: Option<Arc<str>>,
 }
 
 impl Turns {
-    /// An account may have something to send.
+    /// Marks an account as one that may have something to send.
     pub(super) fn wake(&mut self, uid: &Arc<str>) {
         self.ready.insert(Arc::clone(uid), None);
     }
 
-    /// The accounts whose time has come may have something to send.
+    /// Wakes the accounts whose time has come.
     pub(super) fn wake_due(&mut self, now: Instant) {
         while self.next_due().is_some_and(|at| at <= now)
             && let Some((_, uid)) = self.by_time.pop_first()
@@ -43,7 +42,7 @@ impl Turns {
         }
     }
 
-    /// When the first of the others will have something to send.
+    /// Earliest time at which another account will have something to send.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }
@@ -57,20 +56,20 @@ impl Turns {
         self.served.as_ref()
     }
 
-    /// The account that may have something to send and comes after another one; after the last one comes the first.
+    /// The ready account after `uid`, wrapping around.
     pub(super) fn next_after(&self, uid: Option<&str>) -> Option<Arc<str>> {
         let after = |uid: &str| self.ready.range::<str, _>((Bound::Excluded(uid), Bound::Unbounded)).next();
         let next = uid.and_then(after).or_else(|| self.ready.first_key_value());
         next.map(|(uid, _)| Arc::clone(uid))
     }
 
-    /// An account was served, and may have more.
+    /// Records that an account was served. It may have more.
     pub(super) fn serve(&mut self, uid: &Arc<str>) {
         self.wake(uid);
         self.served = Some(Arc::clone(uid));
     }
 
-    /// An account has nothing to send, before this time if one is given.
+    /// Records that an account has nothing to send until `until`, if any.
     pub(super) fn rest(&mut self, uid: &Arc<str>, until: Option<Instant>) {
         self.forget(uid);
         if let Some(at) = until {
@@ -79,18 +78,18 @@ impl Turns {
         }
     }
 
-    /// An account that was offered `credit` bytes of credit needs more.
+    /// Records that an account was offered `credit` bytes and needs more.
     pub(super) fn block(&mut self, uid: &Arc<str>, credit: usize, needed: usize) {
         self.ready.insert(Arc::clone(uid), Some(Blocked { credit, needed }));
     }
 
-    /// What an account needs that is known to have nothing within `credit`, since it was offered as much before.
+    /// Bytes needed by an account that is known to be blocked at `credit`, because it was offered as much before.
     pub(super) fn still_needed(&self, uid: &str, credit: usize) -> Option<usize> {
         let blocked = self.ready.get(uid).copied().flatten()?;
         (credit <= blocked.credit).then_some(blocked.needed)
     }
 
-    /// An account is no more.
+    /// Removes an account.
     pub(super) fn forget(&mut self, uid: &Arc<str>) {
         self.ready.remove(uid);
         if let Some(at) = self.due.remove(uid) {
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!((turns.ready_count(), turns.next_after(None).as_deref()), (1, Some("c")));
         turns.wake(&Arc::from("a"));
         assert_eq!((turns.ready_count(), turns.next_due()), (2, Some(now + 2 * later)));
-        // What it said last counts.
+        // The latest result counts.
         turns.rest(&Arc::from("b"), Some(now + 3 * later));
         assert_eq!(turns.next_due(), Some(now + 3 * later));
         turns.forget(&Arc::from("b"));

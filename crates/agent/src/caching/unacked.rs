@@ -1,17 +1,16 @@
-//! The batches of an account that are not acknowledged, and how much of them is in flight.
+//! Unacknowledged batches of an account, and the part of them that is in flight.
 
 use std::collections::VecDeque;
 
 use super::batch::EncodedBatch;
 
-/// A batch under its number.
 #[derive(Clone, Debug)]
 pub(super) struct UnackedBatch {
     pub(super) seq: u64,
     pub(super) batch: EncodedBatch,
 }
 
-/// What was sent on the current stream and is not known to be committed.
+/// Size of what was sent on the current stream and is not known to be committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InFlightSize {
     pub(super) bytes: usize,
@@ -19,19 +18,19 @@ pub(super) struct InFlightSize {
 }
 
 impl InFlightSize {
-    /// The difference to less of it.
+    /// Difference to a smaller size.
     pub(super) fn minus(self, less: Self) -> Self {
         Self { bytes: self.bytes - less.bytes, events: self.events - less.events }
     }
 }
 
-/// Batches that are not acknowledged. They are sent in their order, so those in flight come first. The sums are kept up
-/// to date, since they are asked for with each event.
+/// Unacknowledged batches, sent in order, so those in flight come first. The sums are maintained because each event
+/// needs them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnackedBatches {
     /// Oldest first.
     batches: VecDeque<UnackedBatch>,
-    /// Number of the batches in flight.
+    /// Number of batches in flight.
     sent: usize,
     in_flight: InFlightSize,
     /// Bytes of all batches.
@@ -52,7 +51,7 @@ impl UnackedBatches {
         self.bytes - self.in_flight.bytes
     }
 
-    /// The stream ended, or another one is open: nothing is in flight.
+    /// Marks nothing as in flight: the stream ended, or another one is open.
     pub(super) fn unsend(&mut self) {
         self.sent = 0;
         self.in_flight = InFlightSize::default();
@@ -63,7 +62,7 @@ impl UnackedBatches {
         self.batches.get(self.sent).map(|unacked| &unacked.batch)
     }
 
-    /// The first batch that is not in flight is sent.
+    /// Marks the first unsent batch as sent.
     pub(super) fn send_next(&mut self) {
         if let Some(UnackedBatch { batch, .. }) = self.batches.get(self.sent) {
             self.sent += 1;
@@ -72,7 +71,7 @@ impl UnackedBatches {
         }
     }
 
-    /// Adds a batch that waits to be sent.
+    /// Adds an unsent batch.
     pub(super) fn push(&mut self, seq: u64, batch: EncodedBatch) {
         self.bytes += batch.bytes;
         self.batches.push_back(UnackedBatch { seq, batch });

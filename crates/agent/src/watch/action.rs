@@ -1,31 +1,30 @@
-//! What to ask of the cluster now, as the queries of requests.
+//! The next request to the cluster, as a query.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Characters of a value in a query that are encoded: all but the unreserved ones of RFC 3986.
+/// Characters that are percent-encoded in a query value: all but the unreserved ones of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What the driver of a scope does now. A request that runs is dropped when another action takes its place: each
-/// attempt has a number of its own.
+/// Current task of the scope's driver. A running request is dropped when another action replaces it: each attempt has a
+/// number of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeAction {
-    /// Wait until the next tick, or until something is reported from outside.
+    /// Wait until the next tick, or until an external report.
     Wait(WaitReason),
-    /// Begin a list: take what a list may take of the agent's budgets, and a new sync key, and report
+    /// Begin a list: acquire its share of the agent's budgets and a new sync key, then report
     /// [`begin_sync`](super::ScopeWatch::begin_sync).
     BeginSync,
-    /// Wait for the rows that the hub has for this sync.
+    /// Wait for the hub's rows for this sync.
     AwaitBasis,
     ListPage(PageRequest),
-    /// Ask for a list of one object, whose version is reported as
-    /// [`version_checked`](super::ScopeWatch::version_checked): before a watch goes on at a version from before, and
-    /// before a list that was refused begins again. It has the number of the attempt.
+    /// List one object and report its version as [`version_checked`](super::ScopeWatch::version_checked), before a
+    /// watch resumes at an old version and before a refused list restarts. Carries the number of the attempt.
     CheckVersion(u64),
     Watch(WatchRequest),
 }
 
 impl ScopeAction {
-    /// Whether it is the same as an earlier one: a request that runs is the same attempt, whatever was read since.
+    /// Whether this is the same attempt as `earlier`, regardless of what was read since.
     pub(super) fn continues(&self, earlier: &Self) -> bool {
         match (self, earlier) {
             (Self::ListPage(page), Self::ListPage(earlier)) => page.attempt == earlier.attempt,
@@ -35,27 +34,27 @@ impl ScopeAction {
     }
 }
 
-/// Why a scope waits.
+/// Reason for which a scope waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// The last attempt failed, or the server asks to be left alone.
+    /// The last attempt failed, or the server sent `Retry-After`.
     Retry,
-    /// The server refuses: a right is missing, the kind cannot be listed or watched, or there is no connection for it.
+    /// The server refuses: a permission is missing, the kind cannot be listed or watched, or no connection is left.
     Refused,
-    /// The server refuses the credential: read it again.
+    /// The server rejects the credential, which must be read again.
     Credential,
     /// The address leads to another cluster.
     OtherCluster,
-    /// The server has no such kind: see whether discovery still has it.
+    /// The server does not serve the kind; discovery decides whether it is gone.
     KindMayBeGone,
-    /// Many scopes have to be listed, each at its own time.
+    /// Many scopes have to be listed, each after a random delay.
     Spread,
     /// The driver has paused the scope.
     Paused,
 }
 
 impl WaitReason {
-    /// Whether something must change before the scope can be read, rather than time pass.
+    /// Whether the scope needs an external change rather than time.
     pub(super) fn needs_change(self) -> bool {
         matches!(self, Self::Refused | Self::Credential | Self::OtherCluster | Self::KindMayBeGone)
     }
@@ -64,14 +63,14 @@ impl WaitReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRequest {
     pub attempt: u64,
-    /// Maximum number of items; `None` for all.
+    /// Maximum number of items; `None` for no limit.
     pub limit: Option<u32>,
-    /// Where to go on; `None` for the first page.
+    /// Continue token of the page; `None` for the first page.
     pub continue_token: Option<String>,
 }
 
 impl PageRequest {
-    /// Query of the request. It names no version, so the list is consistent.
+    /// Query of the request. Without a version, so that the list is consistent.
     pub fn query(&self) -> String {
         let limit = self.limit.map(|limit| format!("limit={limit}"));
         let token = self.continue_token.as_ref().map(|token| format!("continue={}", encoded(token)));
@@ -82,9 +81,9 @@ impl PageRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchRequest {
     pub attempt: u64,
-    /// Version after which it begins.
+    /// Version after which the watch begins.
     pub resource_version: String,
-    /// Duration after which the server ends it, in seconds.
+    /// Duration after which the server ends the watch, in seconds.
     pub timeout_seconds: u32,
 }
 

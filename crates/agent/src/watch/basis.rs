@@ -1,7 +1,7 @@
-//! The rows that the hub has for a scope whose list begins, and how the list differs from them.
+//! The hub's rows of a scope whose list begins, and their difference from the list.
 //!
-//! The basis is in memory while a list runs, and then only. A row takes about 80 bytes: rows lie one after another in
-//! one buffer, with uids and versions in binary form and namespaces by number, and are found by binary search.
+//! The basis is in memory only while a list runs. A row takes about 80 bytes: rows lie one after another in one buffer,
+//! with uids and versions in binary form and namespaces by number, and are found by binary search.
 
 use std::cmp::Ordering;
 
@@ -9,19 +9,19 @@ use indexmap::IndexSet;
 
 use crate::scrub::ObjectIdentity;
 
-/// The basis has more rows than can be addressed.
+/// A basis of more than 4 GiB, which 32-bit offsets cannot address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the rows of the scope take more than 4 GiB; watch fewer namespaces or kinds")]
 pub struct BasisTooLarge;
 
-/// How an object relates to the basis.
+/// Relation of an object to the basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BasisMatch {
-    /// The hub has it in this version.
+    /// The hub has the object in this version.
     Equal,
-    /// The hub has another version of it, or another object of its name.
+    /// The hub has another version of the object, or another object of its name.
     Changed,
-    /// The hub does not have it.
+    /// The hub does not have the object.
     New,
 }
 
@@ -44,13 +44,12 @@ impl From<BasisKey> for ObjectIdentity {
     }
 }
 
-/// Rows of a scope.
 #[derive(Debug, Default, PartialEq)]
 pub struct Basis {
     namespaces: IndexSet<String>,
     /// Namespace, name, uid and version of each row.
     pub(super) rows: Vec<u8>,
-    /// Where each row begins; in the order of namespace and name once sorted.
+    /// Offset of each row; once sorted, in the order of namespace and name.
     pub(super) starts: Vec<u32>,
     /// One bit for each row: whether the list has its object.
     pub(super) seen: Vec<u64>,
@@ -80,7 +79,7 @@ impl Basis {
         Ok(())
     }
 
-    /// Compares an object of the list with its row, whose object then is not gone.
+    /// Compares an object of the list with its row, and marks the row as present.
     pub fn take(&mut self, object: &ObjectIdentity) -> BasisMatch {
         self.sort();
         let Some(namespace) = self.namespaces.get_index_of(object.namespace.as_str()) else {
@@ -129,21 +128,21 @@ impl Basis {
         let Self { rows, starts, .. } = self;
         let order = |a: &u32, b: &u32| -> Ordering { Row::at(rows, *a).key().cmp(&Row::at(rows, *b).key()) };
         starts.sort_unstable_by(order);
-        // A key that came twice would be left over once.
+        // Duplicate keys would be left over once.
         starts.dedup_by(|a, b| order(a, b) == Ordering::Equal);
         self.seen = vec![0; self.starts.len().div_ceil(64)];
         self.is_sorted = true;
     }
 }
 
-/// The rows whose objects are gone. They stay in the memory of the basis, which a list has reserved: as texts, they would
-/// take several times as much, all at once.
+/// Rows whose objects are gone. They stay in the memory that the list has reserved for its basis: as texts, they would
+/// take several times as much at once.
 #[derive(Debug, PartialEq)]
 pub struct Leftover {
     pub(super) basis: Basis,
     /// Index of the next row of the basis.
     index: usize,
-    /// Number of rows that are to come.
+    /// Number of remaining rows.
     rows: usize,
 }
 
@@ -169,11 +168,10 @@ impl Iterator for Leftover {
 
 impl ExactSizeIterator for Leftover {}
 
-/// A row in the buffer.
 struct Row<'a> {
     namespace: u32,
     name: &'a [u8],
-    /// Uid and version, and the rows after it.
+    /// Uid and version, followed by the later rows.
     rest: &'a [u8],
 }
 
@@ -190,13 +188,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// How a uid or version is stored.
+/// Encodings of a uid or version.
 const TEXT: u8 = 0;
 const UUID: u8 = 1;
 const NUMBER: u8 = 2;
 
 fn push_text(out: &mut Vec<u8>, text: &str) {
-    // Longer ones do not come: the columns are shorter. If one does, it is changed, and its object is sent.
+    // No longer text occurs, since the columns are shorter. If one does, its object counts as changed and is sent.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&text.as_bytes()[..length.into()]);
@@ -207,7 +205,7 @@ fn split_text(row: &[u8]) -> (&[u8], &[u8]) {
     rest.split_at_checked(u16::from_le_bytes(*length).into()).unwrap_or((rest, &[]))
 }
 
-/// Stores a text in the shortest form. Each text has one, so equal bytes are equal texts.
+/// Stores a text in its shortest form. The form is unique, so equal bytes are equal texts.
 fn push_packed(out: &mut Vec<u8>, text: &str) {
     if let Some(uuid) = uuid(text) {
         out.push(UUID);
@@ -241,7 +239,7 @@ fn unpack(row: &[u8]) -> (String, &[u8]) {
     }
 }
 
-/// A uuid in the form that Kubernetes writes: lower case, with hyphens.
+/// Parses a UUID as Kubernetes writes it: lower case, with hyphens.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let bytes = text.as_bytes();
     let has_hyphens = bytes.len() == 36 && [8, 13, 18, 23].iter().all(|at| bytes[*at] == b'-');
@@ -253,7 +251,7 @@ fn uuid(text: &str) -> Option<[u8; 16]> {
     hex::decode_to_slice(digits, &mut uuid).ok().map(|()| uuid)
 }
 
-/// A whole number without leading zeros or sign.
+/// Parses a whole number without leading zeros or sign.
 fn number(text: &str) -> Option<u64> {
     let is_canonical = text == "0" || !text.starts_with(['0', '+']);
     is_canonical.then(|| text.parse().ok()).flatten()

@@ -1,5 +1,5 @@
-//! How many lists run at once, in one account and in the agent, and how much memory they take: for their bases, and to
-//! remember what they have sent.
+//! Limits on concurrent lists, per account and agent, and on their memory: for bases, and for the objects they have
+//! sent.
 
 use std::sync::Arc;
 
@@ -7,18 +7,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::scrub::MAX_LINE_BYTES;
 
-/// Memory for the bases of all lists that run, in KiB.
+/// Memory for the bases of all running lists, in KiB.
 const BASIS_KIB: u32 = 32 * 1024;
-/// Memory that a row of a basis takes, in bytes.
+/// Memory of a row of a basis, in bytes.
 const ROW_BYTES: u64 = 100;
-/// Memory of all lists to remember what they have sent, in KiB. It is not that of the bases, which lists wait for: what is
-/// remembered is kept by lists that wait, so each could wait for the memory of another.
+/// Memory for the objects that all lists have sent, in KiB. Separate from that of the bases, for which lists wait:
+/// waiting lists keep this memory, so with one pool each could wait for another.
 const SENT_KIB: usize = 32 * 1024;
-/// Objects that 1 KiB of it is for: a hash takes 9 bytes of a table that is half full at worst, and 32 bytes while the
-/// table grows.
+/// Sent objects per KiB: a hash takes 9 bytes of a table that is half full at worst, and 32 bytes while the table
+/// grows.
 const SENT_OBJECTS_PER_KIB: usize = 32;
 
-/// Bounds the lists that run at once. Clones share the bounds.
+/// Bounds of concurrent lists, shared by clones.
 #[derive(Clone, Debug)]
 pub struct ListBudget {
     agent: Arc<Semaphore>,
@@ -27,28 +27,27 @@ pub struct ListBudget {
     sent: Arc<Semaphore>,
 }
 
-/// The right to list, until it is dropped.
+/// Permission to list, until dropped.
 #[derive(Debug)]
 pub struct ListPermit {
-    /// None while the list has left it.
+    /// `None` after [`Self::leave_turn`].
     turn: Option<ListTurn>,
     basis: Option<OwnedSemaphorePermit>,
 }
 
-/// A turn among the lists of the account and of the agent, until it is dropped.
+/// A turn among the lists of the account and of the agent, until dropped.
 #[derive(Debug)]
 pub(super) struct ListTurn {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl ListPermit {
-    /// Takes memory for a basis of this many rows, if there is so much. One that takes more than all memory for bases
-    /// needs all of it.
+    /// Takes memory for a basis of `rows` rows, if available. A basis larger than the whole budget takes all of it.
     pub(super) fn reserve(&mut self, rows: u64) -> bool {
         self.basis.as_mut().is_some_and(|basis| grow(basis, basis_kib(rows)))
     }
 
-    /// Leaves the turn to other lists, while this one cannot go on. The memory of its basis stays counted.
+    /// Leaves the turn to other lists while this one cannot proceed. Its basis stays counted.
     pub fn leave_turn(&mut self) {
         self.turn = None;
     }
@@ -57,18 +56,17 @@ impl ListPermit {
         self.turn.is_some()
     }
 
-    /// Goes on with another turn.
     pub(super) fn retake_turn(&mut self, turn: ListTurn) {
         self.turn = Some(turn);
     }
 }
 
-/// Memory of one scope to remember what its lists have sent, until it is dropped.
+/// Memory for the objects that the lists of one scope have sent, until dropped.
 #[derive(Debug, Default)]
 pub(super) struct SentMemory(Option<OwnedSemaphorePermit>);
 
 impl SentMemory {
-    /// Takes memory for this many objects, if there is so much.
+    /// Takes memory for this many objects, if available.
     pub(super) fn reserve(&mut self, budget: &ListBudget, objects: usize) -> bool {
         let kib = u32::try_from(objects.div_ceil(SENT_OBJECTS_PER_KIB)).unwrap_or(u32::MAX);
         if let Some(memory) = &mut self.0 {
@@ -79,7 +77,7 @@ impl SentMemory {
     }
 }
 
-/// Takes permits up to this number, if there are so many.
+/// Takes permits up to this number, if available.
 fn grow(held: &mut OwnedSemaphorePermit, permits: u32) -> bool {
     let more = permits.saturating_sub(u32::try_from(held.num_permits()).unwrap_or(u32::MAX));
     if more == 0 {
@@ -94,14 +92,14 @@ fn grow(held: &mut OwnedSemaphorePermit, permits: u32) -> bool {
     }
 }
 
-/// Memory for this many rows, in KiB; at most all.
+/// Memory for this many rows, in KiB; at most the whole budget.
 fn basis_kib(rows: u64) -> u32 {
     let kib = (rows.saturating_mul(ROW_BYTES) / 1024).clamp(1, BASIS_KIB.into());
     u32::try_from(kib).unwrap_or(BASIS_KIB)
 }
 
 impl ListBudget {
-    /// A budget of this many lists at once in the agent, and in each account; 0: no bound.
+    /// A budget of concurrent lists in the agent, and in each account; 0: no bound.
     pub fn new(in_agent: usize, in_account: usize) -> Self {
         Self {
             agent: bound(in_agent),
@@ -117,19 +115,18 @@ impl ListBudget {
         Self { account: bound(in_account), ..self.clone() }
     }
 
-    /// Waits until a list may begin whose basis has this many rows. One that takes more than all memory for bases runs
-    /// alone.
+    /// Waits until a list with a basis of `rows` rows may begin. A basis larger than the whole budget runs alone.
     pub async fn acquire(self, rows: u64) -> ListPermit {
         let basis = Arc::clone(&self.basis);
         let turn = Some(self.turn().await);
         ListPermit { turn, basis: basis.acquire_many_owned(basis_kib(rows)).await.ok() }
     }
 
-    /// Waits for a turn, behind those that wait already. Those that have one may wait for memory, so a list that has its
-    /// basis must not wait for long.
+    /// Waits for a turn, in FIFO order. Lists that hold a turn may wait for memory, so a list that has its basis must
+    /// not wait for long.
     pub(super) async fn turn(self) -> ListTurn {
-        // The account's first: whoever waits for it must not keep others from listing. In one order, so that no two
-        // wait for one another.
+        // The account's first, so that a list waiting for it does not keep other accounts from listing. Always in this
+        // order, to avoid a deadlock.
         let mut permits = Vec::with_capacity(2);
         for bound in [self.account, self.agent] {
             permits.extend(bound.acquire_owned().await);
@@ -138,21 +135,21 @@ impl ListBudget {
     }
 }
 
-/// Permits for this many lists; 0: for any number.
+/// Permits for this many lists; 0: no bound.
 fn bound(lists: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(if lists == 0 { Semaphore::MAX_PERMITS } else { lists }))
 }
 
 /// Size from which a line or item needs a turn, in bytes.
 pub(super) const LARGE_PIECE_BYTES: usize = 256 * 1024;
-/// Memory for those that have one, in bytes; each may grow up to the maximum of a line.
+/// Memory for large lines and items, in bytes; each may grow up to the maximum of a line.
 const LARGE_PIECES_BYTES: usize = 64 * 1024 * 1024;
 
-/// The turns of an agent's large lines and items. Clones share them.
+/// The turns of an agent's large lines and items, shared by clones.
 #[derive(Clone, Debug)]
 pub struct LargePieces(Arc<Semaphore>);
 
-/// A turn, until it is dropped.
+/// A turn, until dropped.
 #[derive(Debug)]
 pub(super) struct LargePieceTurn {
     _permit: Option<OwnedSemaphorePermit>,
@@ -165,7 +162,6 @@ impl Default for LargePieces {
 }
 
 impl LargePieces {
-    /// Waits for a turn.
     pub(super) async fn turn(self) -> LargePieceTurn {
         LargePieceTurn { _permit: self.0.acquire_owned().await.ok() }
     }

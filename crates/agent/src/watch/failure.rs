@@ -1,4 +1,4 @@
-//! Why a request of a scope failed: how long to wait, and what to say about it.
+//! Causes of failed requests of a scope: the time until a retry, and what to report.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::scrub::{ClusterStatus, LineTooLong, ListError, WatchLineError};
 use crate::watch::action::WaitReason;
 use crate::wire_failure::after_send;
 
-/// Why a request failed. Texts hold no credential: the client of the cluster sees to that.
+/// Cause of a failed request. The cluster client keeps credentials out of the texts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestFailure {
-    /// The server said so: as a status of HTTP, with `Retry-After` if there is one, or as a `Status` in the response.
+    /// Status from the server: as HTTP status, with `Retry-After` if present, or as a `Status` in the response.
     Status(ClusterStatus),
-    /// There was no response, or it broke off.
+    /// No response, or a response that broke off.
     Connection(Failure),
-    /// The response cannot be read; what is wrong with it.
+    /// Unreadable response, with its defect.
     Unreadable(String),
-    /// Each request takes a connection, and other scopes have all of them.
+    /// No connection is left: each request takes one, and other scopes hold all of them.
     TooManyWatches(Failure),
 }
 
@@ -52,30 +52,29 @@ impl From<LineTooLong> for RequestFailure {
     }
 }
 
-/// When to try again.
+/// Time of the next attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryTime {
     /// After the scope's own delay.
     Backoff,
-    /// After the time that the server asks for.
+    /// After the server's `Retry-After`.
     After(Duration),
-    /// Not before something changes, which is looked at again and again.
+    /// After an external change, for which the scope polls.
     Problem(WaitReason),
 }
 
 impl RequestFailure {
-    /// A failure because the response stood still.
+    /// A failure because no data arrived for `after`.
     pub(super) fn stalled(after: Duration) -> Self {
         let message = format!("the server sent nothing for {} s", after.as_secs());
         Self::Connection(after_send(Class::Timeout, message))
     }
 
-    /// Whether the version that was asked for is no longer kept.
+    /// Whether the requested version has expired.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Status(status) if status.is_expired())
     }
 
-    /// When to try again.
     pub(super) fn retry(&self) -> RetryTime {
         match self {
             Self::Status(ClusterStatus { retry_after: Some(after), code: 429 | 500..=599, .. }) => {
@@ -112,7 +111,7 @@ impl RequestFailure {
     }
 }
 
-/// Class of a status, and what to do.
+/// Class of a status, and the remedy.
 fn meaning(code: u16) -> (Class, &'static str) {
     match code {
         401 => (Class::Auth, "the credential is refused; renew it"),
@@ -133,10 +132,10 @@ fn meaning(code: u16) -> (Class, &'static str) {
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Fraction by which a delay is shortened at most, so that scopes that failed at once do not try again at once.
+/// Maximum fraction by which a delay is shortened, so that scopes that failed together do not retry together.
 const JITTER: f64 = 0.5;
 
-/// Delays after consecutive failures of one scope: each is twice as long as the one before, with jitter.
+/// Delays after consecutive failures of one scope, doubling, with jitter.
 #[derive(Clone, Debug)]
 pub(super) struct RetryDelay {
     next: Duration,
@@ -149,7 +148,7 @@ impl Default for RetryDelay {
 }
 
 impl RetryDelay {
-    /// The delay after one more failure.
+    /// Delay after one more failure.
     pub(super) fn after_failure(&mut self, random: &mut Rng) -> Duration {
         let delay = self.next;
         self.next = (delay * 2).min(MAX_DELAY);

@@ -1,4 +1,4 @@
-//! Which objects of a scope cannot be reported, as its reader finds them. Pure.
+//! Objects of a scope that cannot be reported, as its reader finds them. Pure.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -7,24 +7,24 @@ use crate::scrub::Unidentified;
 use kubesvc_core::cache::left_out_objects::MAX_NAMED;
 use kubesvc_core::wire::events::{LeftOutObject, LeftOutObjects};
 
-/// Maximum number of objects that are told apart; further ones are not counted.
+/// Maximum number of objects that are counted.
 const MAX_COUNTED: usize = 4_096;
 
-/// The objects that one list found, and the watch after it.
+/// Objects found by one list and the watch after it.
 #[derive(Clone, Debug, Default)]
 struct FoundObjects {
     hasher: RandomState,
     all: HashSet<u64>,
-    /// The first that have a name, with what is wrong with each.
+    /// The first named objects, each with its defect.
     named: BTreeMap<(String, String), String>,
 }
 
-/// The objects of a scope that are left out. A list finds all of them; until it is complete, those before it count.
+/// Objects of a scope that are left out. Findings from before a list count until it is complete.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LeftOutSet {
     /// Absent for most scopes.
     now: Option<Box<FoundObjects>>,
-    /// Found by the list that runs.
+    /// Found by the running list.
     listed: Option<Box<FoundObjects>>,
 }
 
@@ -50,12 +50,12 @@ impl FoundObjects {
 }
 
 impl LeftOutSet {
-    /// A list begins: what it finds replaces what is known once it is complete.
+    /// Begins a list, whose findings replace the former ones at its end.
     pub(super) fn list_begins(&mut self) {
         self.listed = None;
     }
 
-    /// Records an object of the list that runs.
+    /// Records an object of the running list.
     pub(super) fn listed(&mut self, object: &Unidentified) {
         self.listed.get_or_insert_default().insert(object);
     }
@@ -64,17 +64,17 @@ impl LeftOutSet {
         self.now = self.listed.take();
     }
 
-    /// Records an object of a watch. Returns whether that is news.
+    /// Records an object of a watch. Returns whether the set changed.
     pub(super) fn watched(&mut self, object: &Unidentified) -> bool {
         self.now.get_or_insert_default().insert(object)
     }
 
-    /// An object can be reported, or is gone. Returns whether that is news.
+    /// Records that an object can be reported or is gone. Returns whether the set changed.
     pub(super) fn resolved(&mut self, namespace: &str, name: &str) -> bool {
         self.now.as_mut().is_some_and(|now| now.remove(namespace, name))
     }
 
-    /// The objects as the hub is told of them.
+    /// The objects as sent to the hub.
     pub(super) fn told(&self) -> LeftOutObjects {
         let Some(now) = &self.now else { return LeftOutObjects::default() };
         let objects = now.named.iter().map(|((namespace, name), why)| LeftOutObject {

@@ -1,4 +1,4 @@
-//! How far a list has come: which page is next, and what of it counts.
+//! Progress of a list: the next page, and the items that count.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -10,39 +10,39 @@ use crate::scrub::{ListPage, ObjectIdentity};
 use crate::watch::MAX_PAGES;
 use crate::watch::basis::{Basis, BasisMatch, Leftover};
 
-/// What a page was.
+/// Effect of the end of a page.
 #[derive(Debug, PartialEq)]
 pub enum PageStep {
     /// No page was awaited.
     Ignored,
     /// The next page follows.
     More,
-    /// The list is given up, and another sync begins.
+    /// The list is aborted, and another sync begins.
     Restart,
     Complete(Box<SyncEnd>),
 }
 
-/// Why a scope is listed.
+/// Reason for a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ListReason {
-    /// It begins without a checkpoint that is fresh, or the hub asks for it.
+    /// The scope has no fresh checkpoint, or the hub requests a list.
     Start,
-    /// The version of its watch is no longer kept.
+    /// The version of the watch has expired.
     Expired,
     /// The watch was silent for too long.
     Silent,
-    /// For what a watch may have lost.
+    /// Audit for events that a watch may have lost.
     Audit,
-    /// The former list, or watch, broke or could not be read.
+    /// The former list or watch broke or was unreadable.
     Retry,
-    /// The former list was given up for want of room in the queue.
+    /// The former list was aborted because the queue was full.
     Paused,
     /// The cluster is older than what was read before.
     WentBack,
 }
 
 impl ListReason {
-    /// The reason in metrics.
+    /// Value of the metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -61,19 +61,19 @@ impl ListReason {
 pub struct SyncEnd {
     /// Rows whose objects are gone. Until they are queued, they take the memory that the list has reserved.
     pub leftover: Leftover,
-    /// What is told to the hub; `scope_id` is the driver's to set.
+    /// Message to the hub; the driver sets its `scope_id`.
     pub synced: Synced,
 }
 
-/// What lists for deletes alone have sent, by a hash of uid and version. A list that takes the place of one that was given
-/// up need not send it again, where the hub has it: else a large list over a slow link would never come to its end. What
-/// was sent once there was no memory for more is sent again.
+/// Objects sent by deletes-only lists, by a hash of uid and version. A list that replaces an aborted one need not send
+/// them again if the hub has them; otherwise a large list over a slow link would never complete. Objects sent after
+/// memory ran out are sent again.
 #[derive(Debug, Default)]
 pub(super) struct SentObjects {
     queued: HashSet<u64>,
-    /// The last one, of which it is not known yet whether the queue took it.
+    /// The last object, which the queue may not have accepted.
     last: Option<u64>,
-    /// Whether there is no memory for more.
+    /// Whether memory for further objects is exhausted.
     pub(super) is_full: bool,
 }
 
@@ -95,12 +95,11 @@ impl SentObjects {
         }
     }
 
-    /// Number of objects that are remembered.
     pub(super) fn len(&self) -> usize {
         self.queued.len()
     }
 
-    /// What is known to be queued, for the next list.
+    /// Takes the objects that are known to be queued, for the next list.
     pub(super) fn take(&mut self) -> Self {
         self.last = None;
         self.is_full = false;
@@ -108,7 +107,7 @@ impl SentObjects {
     }
 }
 
-/// Items of a page, or of the pages that are complete.
+/// Items of a page, or of the complete pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ItemCounts {
     listed: u64,
@@ -116,24 +115,24 @@ struct ItemCounts {
     sent: u64,
 }
 
-/// A list that runs.
+/// A running list.
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) sync_key: String,
-    /// The basis says only what is gone: each object is sent.
+    /// The basis serves for deletes alone: each object is sent.
     pub(super) deletes_only: bool,
-    /// What it has sent, and those whose place it takes. Only where the basis says what is gone.
+    /// Objects sent by this list and by those that it replaces. Used only for deletes-only lists.
     pub(super) sent: SentObjects,
     pub(super) basis: Basis,
-    /// Where the next page begins; `None` for the first one.
+    /// Continue token of the next page; `None` for the first one.
     pub(super) continue_token: Option<String>,
     complete: ItemCounts,
-    /// The page that arrives. It counts once it is complete.
+    /// The page that arrives. Its items count once it is complete.
     page: ItemCounts,
     pages: u32,
-    /// Since when each request for the next page has failed.
+    /// Time since which every request for the next page has failed.
     pub(super) failing_since: Option<Instant>,
-    /// Version of the first page: the watch begins there.
+    /// Version of the first page, at which the watch begins.
     version: Option<String>,
 }
 
@@ -154,7 +153,7 @@ impl List {
         }
     }
 
-    /// Counts an item. Returns whether it is sent.
+    /// Counts an item. Returns whether to send it.
     pub(super) fn item(&mut self, object: &ObjectIdentity) -> bool {
         self.page.listed += 1;
         let is_equal = self.basis.take(object) == BasisMatch::Equal;
@@ -170,18 +169,18 @@ impl List {
         !is_kept
     }
 
-    /// Counts an item that is left out. A row that it may have is left over.
+    /// Counts an item that is left out. Its row, if any, is left over.
     pub(super) fn left_out(&mut self) {
         self.page.listed += 1;
     }
 
-    /// Whether the page that failed can be asked for again. A later page comes from the same snapshot. The first one
-    /// does not: an object of the failed page that was sent and then deleted would be in neither basis nor list.
+    /// Whether the failed page can be requested again. A later page comes from the same snapshot. The first one does
+    /// not: an object of the failed page that was sent and then deleted would be in neither basis nor list.
     pub(super) fn can_repeat_page(&self) -> bool {
         self.continue_token.is_some() || self.page == ItemCounts::default()
     }
 
-    /// Forgets the page that failed.
+    /// Discards the failed page.
     pub(super) fn page_failed(&mut self) {
         self.page = ItemCounts::default();
     }
@@ -190,7 +189,7 @@ impl List {
     ///
     /// # Errors
     ///
-    /// If the list does not come to an end.
+    /// If the list exceeds [`MAX_PAGES`].
     pub(super) fn page_end(&mut self, page: ListPage) -> Result<bool, &'static str> {
         let ItemCounts { listed, kept, sent } = std::mem::take(&mut self.page);
         self.complete.listed += listed;

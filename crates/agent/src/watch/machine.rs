@@ -1,4 +1,4 @@
-//! The state of one scope: what it does now, and what happens when nothing is reported for some time.
+//! State of one scope: its current action, and its reaction to time without reports.
 
 use std::time::{Duration, Instant};
 
@@ -25,12 +25,12 @@ mod watches;
 pub use lists::ItemStep;
 pub use watches::ObjectStep;
 
-/// Times that the hub sets.
+/// Times set by the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScopeTiming {
-    /// Maximum age of a checkpoint at which a watch is resumed.
+    /// Maximum age of a checkpoint from which a watch resumes.
     pub max_resumable_age: Duration,
-    /// Interval between two lists of a scope that is watched; it varies by a fifth.
+    /// Interval between two lists of a watched scope, with a jitter of one fifth.
     pub audit_interval: Duration,
 }
 
@@ -50,13 +50,13 @@ impl From<&CachingRules> for ScopeTiming {
     }
 }
 
-/// Where a scope begins: what the hub has of it.
+/// Starting point of a scope: the hub's checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScopeStart {
     /// Version of the checkpoint; empty if the scope must be listed.
     pub resource_version: String,
     pub age: Duration,
-    /// The rows are of another shape, so each object is sent.
+    /// The hub's rows have another shape, so each object is sent.
     pub resend: bool,
 }
 
@@ -67,40 +67,38 @@ impl From<&ScopeCheckpoint> for ScopeStart {
     }
 }
 
-/// What a scope does, unless it waits.
+/// Phase of a scope, regardless of waits.
 #[derive(Debug)]
 enum ScopePhase {
-    /// A list is to begin. If the former one was given up because something must change, the cluster is first asked for
-    /// one object: a list takes memory and the rows of the hub, whether or not the cluster answers it.
+    /// A list is to begin. If the former one was aborted because something must change, one object is requested first:
+    /// a list takes memory and the rows of the hub whether or not the cluster answers it.
     NeedsList { deletes_only: bool, reason: ListReason, sent: SentObjects, asks_first: bool },
-    /// A list has begun, and the rows of the hub arrive.
+    /// The list has begun, and the hub's rows arrive.
     AwaitsBasis(List),
-    /// Pages arrive.
+    /// The pages arrive.
     Listing(List),
-    /// A watch runs, or is to be opened.
+    /// A watch runs or is to be opened.
     Watching(CurrentWatch),
 }
 
-/// A watch that runs, or is to be opened.
 #[derive(Clone, Copy, Debug)]
 struct CurrentWatch {
     timeout_seconds: u32,
-    /// Whether the cluster is first asked for its version: server or agent was away, and an etcd that was restored
-    /// meanwhile uses versions again. A watch from a version that is yet to come again would be silent, and lose what is
-    /// behind it.
+    /// Whether the cluster's version is checked first. The server or the agent was away, and an etcd restored meanwhile
+    /// reuses versions: a watch from a version that is still in the future would be silent and lose what precedes it.
     checks_version: bool,
-    /// When its response began.
+    /// Start of the response.
     opened: Option<Instant>,
 }
 
-/// Until when a scope waits.
+/// A wait of the scope.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     until: Instant,
     reason: WaitReason,
 }
 
-/// The state machine of one scope. Reports that do not fit its state are late, and ignored.
+/// State machine of one scope. Reports that do not fit its state are late and ignored.
 #[derive(Debug)]
 pub struct ScopeWatch {
     timing: ScopeTiming,
@@ -108,10 +106,10 @@ pub struct ScopeWatch {
     phase: ScopePhase,
     hold: Option<Hold>,
     is_paused: bool,
-    /// Number of the attempt that the action stands for.
+    /// Number of the attempt in [`Self::action`].
     attempt: u64,
     position: ReadPosition,
-    /// Since when the response of the request stands still.
+    /// Time since which no data of the response has arrived.
     idle_since: Instant,
     silence: Silence,
     audit_at: Instant,
@@ -120,36 +118,36 @@ pub struct ScopeWatch {
     failures: Failures,
 }
 
-/// How far a scope is read.
+/// Version up to which a scope is read.
 #[derive(Debug)]
 struct ReadPosition {
-    /// Version up to which all is queued. Of a scope that must be listed: the last one that was known.
+    /// Version up to which everything is queued; for a scope that must be listed, the last known one.
     version: Option<String>,
     /// Whether the version is newer than what was queued.
     is_unsent: bool,
-    /// When the last checkpoint was queued, with an event or alone.
+    /// Time of the last queued checkpoint, with or without an event.
     queued_at: Instant,
 }
 
-/// How long a watch may be silent.
+/// Limit of silence of a watch.
 #[derive(Debug)]
 struct Silence {
-    /// Since when it is; `None` until the next one has opened.
+    /// Start of the silence; `None` until the next watch has opened.
     since: Option<Instant>,
     limit: Duration,
 }
 
-/// What follows from failures, until the scope is read again.
+/// Consequences of failures, until the scope is read again.
 #[derive(Debug, Default)]
 struct Failures {
     retry_delay: RetryDelay,
-    /// Delays between lists that each ended in a watch that had expired.
+    /// Delays between lists whose watches had each expired.
     relist_delay: RetryDelay,
-    /// Index into [`PAGE_LIMITS`]; beyond it, lists have no limit.
+    /// Index into [`PAGE_LIMITS`]; beyond it, lists are unlimited.
     page_limit: usize,
-    /// The version after which the watch could not be read.
+    /// Version after which the watch could not be read.
     unreadable_after: Option<String>,
-    /// Since when each attempt has failed.
+    /// Time since which every attempt has failed.
     since: Option<Instant>,
     problem: Option<Failure>,
     /// Whether the scope was read once.
@@ -157,8 +155,8 @@ struct Failures {
 }
 
 impl ScopeWatch {
-    /// A scope that begins now. It goes on at the checkpoint if that is fresh, once it is known that the cluster has not
-    /// gone back behind it. The seed makes its random times.
+    /// Starts a scope. A fresh checkpoint is resumed once the cluster is known not to have gone back behind it. The
+    /// seed makes the random times.
     pub fn new(timing: ScopeTiming, start: ScopeStart, seed: u64, now: Instant) -> Self {
         let ScopeStart { resource_version, age, resend } = start;
         let version = Some(resource_version).filter(|version| !version.is_empty());
@@ -189,7 +187,7 @@ impl ScopeWatch {
         scope
     }
 
-    /// What to do now. Call [`tick`](Self::tick) first.
+    /// Current action. Call [`tick`](Self::tick) first.
     pub fn action(&self) -> ScopeAction {
         if self.is_paused {
             return ScopeAction::Wait(WaitReason::Paused);
@@ -218,7 +216,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Drops the request that runs, and asks again: what is asked is the same, but the way to the cluster is another.
+    /// Drops the running request and repeats it over another client.
     pub fn reconnect(&mut self, now: Instant) {
         match &mut self.phase {
             ScopePhase::Listing(list) if !list.can_repeat_page() => self.start_list(false, ListReason::Retry),
@@ -233,14 +231,14 @@ impl ScopeWatch {
         self.begin_attempt(now);
     }
 
-    /// Lists the scope anew: the hub asks for it, or what the hub has is not what was thought. With `deletes_only`, each
-    /// object is sent, because the cluster may use versions again.
+    /// Lists the scope anew, on the hub's request or because the hub's state is not as expected. With `deletes_only`,
+    /// each object is sent, because the cluster may reuse versions.
     pub fn relist(&mut self, deletes_only: bool) {
         self.start_list(deletes_only, ListReason::Retry);
     }
 
-    /// Closes what runs until [`unpause`](Self::unpause), because the queue is full: a watch goes on from its version,
-    /// a list begins anew.
+    /// Closes the running request until [`unpause`](Self::unpause), because the queue is full: a watch resumes at its
+    /// version, a list restarts.
     pub fn pause(&mut self, now: Instant) {
         if std::mem::replace(&mut self.is_paused, true) {
             return;
@@ -253,7 +251,6 @@ impl ScopeWatch {
         self.silence.since = None;
     }
 
-    /// Goes on after a pause.
     pub fn unpause(&mut self, now: Instant) {
         if std::mem::take(&mut self.is_paused) {
             self.is_after_pause = true;
@@ -266,7 +263,7 @@ impl ScopeWatch {
         self.idle_since = now;
     }
 
-    /// Why the scope is not read, if that is to be reported.
+    /// Reason for which the scope is not read, if it is to be reported.
     pub fn problem(&self) -> Option<&Failure> {
         self.failures.problem.as_ref()
     }
@@ -276,7 +273,7 @@ impl ScopeWatch {
         self.failures.is_read && self.failures.since.is_none()
     }
 
-    /// Why a list is to begin, if one is.
+    /// Reason of the list that is to begin, if any.
     pub fn list_reason(&self) -> Option<ListReason> {
         match self.phase {
             ScopePhase::NeedsList { reason, .. } => Some(reason),
@@ -284,7 +281,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Version up to which all is queued, while the scope is watched.
+    /// Version up to which everything is queued, while the scope is watched.
     #[cfg(test)]
     pub(super) fn watched_version(&self) -> Option<&str> {
         match self.phase {
@@ -293,16 +290,16 @@ impl ScopeWatch {
         }
     }
 
-    /// Whether the scope uses what a list takes of the agent's budgets.
+    /// Whether the scope uses the agent's budgets for lists.
     pub fn is_listing(&self) -> bool {
         matches!(self.phase, ScopePhase::AwaitsBasis(_) | ScopePhase::Listing(_))
     }
 
-    /// Makes a list the next step. Of one that runs, the sync is given up. It stays one for deletes alone if the former
-    /// was, because that has sent only a part of the objects.
+    /// Makes a list the next step, and aborts the running one. After a deletes-only list the new one is deletes-only
+    /// too, because the former has sent only a part of the objects.
     fn start_list(&mut self, deletes_only: bool, reason: ListReason) {
         let sent = match &mut self.phase {
-            // Versions may be used again.
+            // Versions may be reused.
             _ if deletes_only => SentObjects::default(),
             ScopePhase::NeedsList { sent, .. } => sent.take(),
             ScopePhase::AwaitsBasis(list) | ScopePhase::Listing(list) => list.sent.take(),
@@ -328,7 +325,7 @@ impl ScopeWatch {
         self.begin_attempt(now);
     }
 
-    /// Makes a watch from the version the next step, once the cluster was asked for its own.
+    /// Makes a watch the next step, after a check of the cluster's version.
     fn resume_watch(&mut self, now: Instant) {
         self.start_watch(now);
         if let ScopePhase::Watching(watch) = &mut self.phase {
@@ -336,7 +333,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Begins a watch anew that the server has not ended. A version that was still to be checked is.
+    /// Restarts a watch that the server has not ended. A pending version check stays pending.
     fn restart_watch(&mut self, watch: CurrentWatch, now: Instant) {
         if watch.checks_version {
             self.resume_watch(now);
@@ -350,7 +347,7 @@ impl ScopeWatch {
         self.idle_since = now;
     }
 
-    /// Waits. What is silent meanwhile is not the watch.
+    /// Waits. The wait does not count as silence of the watch.
     fn hold(&mut self, delay: Duration, reason: WaitReason, now: Instant) {
         self.hold = Some(Hold { until: now + delay, reason });
         self.silence.since = None;
@@ -361,7 +358,7 @@ impl ScopeWatch {
         self.audit_at = now + self.timing.audit_interval.mul_f64(factor);
     }
 
-    /// A random delay of a list, after a pause that was too long.
+    /// Random delay of a list after too long a pause.
     fn spread(&mut self) -> Duration {
         PAUSED_LIST_SPREAD.mul_f64(self.random.f64())
     }
@@ -395,18 +392,18 @@ impl ScopeWatch {
 }
 
 impl CurrentWatch {
-    /// Whether the watch lasts longer than one that has failed.
+    /// Whether the watch has outlived [`SHORT_WATCH`].
     fn has_lived(&self, now: Instant) -> bool {
         self.opened.is_some_and(|opened| now >= opened + SHORT_WATCH)
     }
 
-    /// Whether its time is over, but for the [`SHORT_WATCH`] in which it may have begun before its response.
+    /// Whether the watch's duration is over, less the [`SHORT_WATCH`] in which it may have begun before its response.
     fn is_over(&self, now: Instant) -> bool {
         let time = Duration::from_secs(self.timeout_seconds.into()).saturating_sub(SHORT_WATCH);
         self.opened.is_some_and(|opened| now >= opened + time)
     }
 
-    /// Time for which the response may stand still.
+    /// Maximum time without data of the response.
     fn idle_limit(&self) -> Duration {
         match self.opened {
             Some(_) => Duration::from_secs(self.timeout_seconds.into()) + WATCH_IDLE_MARGIN,
@@ -415,8 +412,8 @@ impl CurrentWatch {
     }
 }
 
-/// Whether the list is older than what was read before. Versions are numbers only by custom, so that is a hint, and the
-/// worst that it does is to send each object.
+/// Whether the list is older than what was read before. Versions are numbers only by convention, so this is a hint; at
+/// worst each object is sent.
 fn has_gone_back(known: Option<&str>, listed: Option<&str>) -> bool {
     let number = |version: Option<&str>| version.and_then(|version| version.parse::<u64>().ok());
     matches!((number(known), number(listed)), (Some(known), Some(listed)) if listed < known)

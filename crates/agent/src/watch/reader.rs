@@ -1,8 +1,8 @@
-//! The reader of one scope: does what the scope's machine asks for, and tells the machine what came of it.
+//! Reader of one scope: executes the actions of the scope's machine and reports their results.
 //!
-//! It owns the requests of the scope to the API server, and nothing else: what it has read goes to its [`ReaderSink`],
-//! and what it needs from elsewhere (the rows of a basis, another client) comes as a [`ReaderInput`]. At any time it has
-//! at most one request and one object in memory. It ends when its future is dropped.
+//! A reader owns the scope's requests to the API server: its output goes to its [`ReaderSink`], and its input from
+//! elsewhere (the rows of a basis, another client) comes as a [`ReaderInput`]. It has at most one request and one
+//! object in memory, and ends when its future is dropped.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -38,52 +38,51 @@ use kubesvc_runtime::waits::at;
 #[cfg(test)]
 mod tests;
 
-/// Maximum size of the body of a refusal that is read, in bytes.
+/// Maximum number of bytes read of the body of a refusal.
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
-/// Maximum time for which a list waits for room in the queue. After that it is given up, and begun again once there is
-/// room: its response must not stand still for long on a connection that others use.
+/// Maximum time for which a list waits for room in the queue. The list then restarts once there is room: its response
+/// must not stall a connection that others share.
 const LIST_ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for which a list that has its basis waits for its turn, after a failure. Others that have their turn may
-/// wait for the memory of its basis; the page that it goes on with is kept by the server for some minutes.
+/// Maximum time for which a list that has its basis waits for its turn, after a failure. Lists that hold a turn may
+/// wait for the memory of that basis; the server keeps the next page for some minutes.
 const LIST_TURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time in which a large line or item arrives, while others wait for their turn.
+/// Maximum time for a large line or item to arrive while others wait for their turn.
 const LARGE_PIECE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Query of a list of which only the version counts. It names none itself, so the answer is not older than the request.
+/// Query of a list that is made for its version. It names none itself, so the answer is not older than the request.
 const VERSION_QUERY: &str = "limit=1";
-/// Lists and watches of whole objects.
+/// Accept header for whole objects.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Lists of metadata alone: the data of a Secret never leaves the API server.
+/// Accept header for lists of metadata alone: the data of a Secret never leaves the API server.
 const METADATA_LIST: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
-/// Watches of metadata alone.
+/// Accept header for watches of metadata alone.
 const METADATA: HeaderValue =
     HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
 
-/// Takes what a reader has read.
+/// Receiver of what a reader reads.
 pub trait ReaderSink: Send + Sync + 'static {
-    /// Queues an event. Its `scope_id` is for the sink to set.
+    /// Queues an event. The sink sets its `scope_id`.
     ///
     /// # Errors
     ///
-    /// There is no room for it: it comes back.
+    /// Returns the event if the queue has no room.
     fn event(&self, event: Event) -> Result<(), Box<Event>>;
     /// Records that the scope is read up to a version.
     fn checkpoint(&self, resource_version: String);
     /// Queues the start of a list. Its basis comes as [`ReaderInput::Basis`].
     fn sync_start(&self, sync_key: String);
-    /// Queues the end of a list. Its `scope_id` is for the sink to set.
+    /// Queues the end of a list. The sink sets its `scope_id`.
     fn synced(&self, synced: Synced);
-    /// Records why the scope is not read; `None` takes the reason back.
+    /// Records why the scope is not read; `None` withdraws the reason.
     fn problem(&self, problem: Option<&Failure>);
     /// Records that the scope waits: the credential may have to be read again, or the kind may be gone.
     fn waits(&self, reason: WaitReason);
-    /// Records that something of an object, or an object, could not be taken.
+    /// Records an object, or a part of one, that could not be taken.
     fn left_out(&self, what: OmittedItem);
-    /// Records which objects of the scope are left out by now; what a list found comes before its end.
+    /// Records the objects of the scope that are left out; the findings of a list come before its end.
     fn left_out_objects(&self, _objects: LeftOutObjects) {}
-    /// Records that the scope is read, for the first time by this reader: what a former one reported holds no longer.
+    /// Records that this reader has read the scope for the first time, which voids the reports of former readers.
     fn is_read(&self) {}
-    /// Records what the reader does.
     fn state(&self, _state: WatchState) {}
     fn list_begins(&self, _reason: ListReason) {}
     fn watch_ended(&self, _why: WatchEnd) {}
@@ -91,18 +90,18 @@ pub trait ReaderSink: Send + Sync + 'static {
     fn room(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// What a reader does.
+/// State of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchState {
-    /// It waits before it tries again, or for room in the queue.
+    /// Waits for a retry, or for room in the queue.
     Waiting,
-    /// It lists, or waits for its turn to do so.
+    /// Lists, or waits for its turn to list.
     Listing,
     Watching,
 }
 
 impl WatchState {
-    /// The state as people see it.
+    /// Name for display.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waiting => "WAITING",
@@ -112,19 +111,19 @@ impl WatchState {
     }
 }
 
-/// Why a watch ended.
+/// Reason of a watch's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
-    /// The server ended it, as it should at the end of its duration.
+    /// The server ended it at the end of its duration.
     Ended,
     Broken,
-    /// The version is no longer kept.
+    /// The version has expired.
     Expired,
-    /// It said something that is an error, or cannot be read.
+    /// The watch returned an error, or was unreadable.
     Failed,
     /// The queue is full.
     Paused,
-    /// The agent gave it up: it was silent, or the scope is to be listed, or is read with another credential.
+    /// The agent aborted it: silence, a list, or another credential.
     GivenUp,
 }
 
@@ -132,7 +131,7 @@ impl WatchEnd {
     pub const ALL: [Self; 6] =
         [Self::Ended, Self::Broken, Self::Expired, Self::Failed, Self::Paused, Self::GivenUp];
 
-    /// The reason in metrics.
+    /// Value of the metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ended => "ended",
@@ -145,22 +144,22 @@ impl WatchEnd {
     }
 }
 
-/// What could not be taken of a cluster.
+/// Something of a cluster that could not be taken.
 #[derive(Debug)]
 pub enum OmittedItem {
     Body(OmittedBody),
     Object(Unidentified),
 }
 
-/// What a reader is told.
+/// Input of a reader.
 pub enum ReaderInput {
-    /// The rows that the hub has for a list, or why there are none.
+    /// The hub's rows for a list, or why there are none.
     Basis {
         sync_key: String,
-        /// The rows, frame by frame, in any order.
+        /// The rows by frame, in any order.
         frames: Box<dyn Iterator<Item = Result<Vec<BasisRow>, Failure>> + Send>,
     },
-    /// Requests go to this client from now on.
+    /// Client for all further requests.
     Client(ClusterClient),
 }
 
@@ -173,14 +172,12 @@ impl std::fmt::Debug for ReaderInput {
     }
 }
 
-/// What a reader shares with the others of its agent, and of its account.
+/// State that a reader shares with the others of its agent and account.
 #[derive(Clone, Debug)]
 pub struct ReaderContext {
     /// Encodes bodies, one after another.
     pub encoder: Arc<Mutex<BodyEncoder>>,
-    /// Bounds the lists that run at once, and their memory.
     pub budget: ListBudget,
-    /// Bounds the memory of large lines and items.
     pub large_pieces: LargePieces,
 }
 
@@ -193,23 +190,23 @@ pub struct ScopeReader<S> {
     scrubber: Scrubber,
     context: ReaderContext,
     machine: ScopeWatch,
-    /// Rows of the scope when they were last counted, for the memory that its basis takes.
+    /// Last known number of rows, for the memory of the basis.
     objects: u64,
     permit: Option<ListPermit>,
-    /// Memory to remember what lists have sent, also while none runs.
+    /// Memory for the objects that lists have sent, kept between lists.
     sent_memory: SentMemory,
-    /// Where each request takes a connection: one of its own, so that the same scopes are read all the time.
+    /// Slot for a connection, if each request takes one. Kept, so that the same scopes are read all the time.
     slot: Option<PoolSlot>,
     problem: Option<Failure>,
     left_out: LeftOutSet,
     /// Whether the sink knows that the scope is read.
     is_read: bool,
-    /// A channel of tokio would keep room for 32 inputs, of which there are few.
+    /// No tokio channel, which would allocate room for 32 inputs; there are few.
     inputs: mpsc::Receiver<ReaderInput>,
     sink: S,
 }
 
-/// Path of the objects of a scope on the API server.
+/// API path of the objects of a scope.
 pub fn objects_path(scope: &Scope) -> String {
     let Scope { group, version, plural, namespace, .. } = scope;
     let api = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
@@ -225,8 +222,8 @@ fn now() -> Instant {
 }
 
 impl<S: ReaderSink> ScopeReader<S> {
-    /// A reader that begins where its machine stands. Only metadata is asked for if `is_metadata_alone`; `objects` is
-    /// the number of rows at the last sync.
+    /// A reader that begins at its machine's state. `is_metadata_alone` requests metadata only; `objects` is the number
+    /// of rows at the last sync.
     pub fn new(
         (client, scope): (ClusterClient, &Scope),
         (scrubber, is_metadata_alone): (Scrubber, bool),
@@ -254,10 +251,10 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Reads the scope, for ever.
+    /// Reads the scope until dropped.
     ///
-    /// The steps that end soon are boxed: an account has a reader a kind, and each is at rest in a watch for most of its
-    /// life. Without, it would keep the room for all of them, some 20 KiB.
+    /// Short steps are boxed: an account has a reader for each kind, mostly idle in a watch. Unboxed, each would
+    /// reserve room for all steps, some 20 KiB.
     pub async fn run(mut self) {
         let mut waits_for = None;
         loop {
@@ -274,7 +271,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             match &action {
                 ScopeAction::Wait(reason) => {
                     self.sink.state(WatchState::Waiting);
-                    // A turn is for lists that go on, and a connection for scopes that can be read.
+                    // A turn is for lists that proceed, and a connection for scopes that can be read.
                     self.permit.iter_mut().for_each(ListPermit::leave_turn);
                     if reason.needs_change() {
                         self.slot = None;
@@ -283,11 +280,11 @@ impl<S: ReaderSink> ScopeReader<S> {
                 ScopeAction::BeginSync | ScopeAction::AwaitBasis | ScopeAction::ListPage(_) => {
                     self.sink.state(WatchState::Listing);
                 }
-                // Once the response of the watch begins.
+                // Reported once the response of the watch begins.
                 ScopeAction::CheckVersion(_) | ScopeAction::Watch(_) => {}
             }
             match &action {
-                // A list was given up for want of room: it holds neither its response nor a turn meanwhile.
+                // A list that was aborted for lack of room holds neither its response nor a turn.
                 ScopeAction::Wait(WaitReason::Paused) => {
                     self.sink.room().await;
                     self.machine.unpause(now());
@@ -303,7 +300,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Lets time pass, and reports what has changed by it.
+    /// Advances time, and reports what changed.
     fn tick(&mut self) {
         if let Some(version) = self.machine.tick(now()) {
             self.sink.checkpoint(version);
@@ -325,7 +322,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Waits for a step of the action; `None` if the scope does something else meanwhile.
+    /// Waits for a step of the action; `None` if the action changed meanwhile.
     async fn until_changed<T>(&mut self, action: &ScopeAction, step: impl Future<Output = T>) -> Option<T> {
         let mut step = std::pin::pin!(step);
         loop {
@@ -366,7 +363,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             count += rows.len() as u64;
             has_memory = has_memory && self.permit.as_mut().is_some_and(|permit| permit.reserve(count));
             if !has_memory {
-                // They are only counted.
+                // Rows are only counted.
                 continue;
             }
             let failure = rows.iter().find_map(|row| {
@@ -380,12 +377,12 @@ impl<S: ReaderSink> ScopeReader<S> {
         if has_memory {
             return self.machine.basis_end(sync_key, now());
         }
-        // There are more rows than at the last sync. It waits for their memory before it has a basis, as all do.
+        // More rows than at the last sync: the list waits for their memory before it has a basis, as all lists do.
         self.objects = count;
         self.machine.relist(false);
     }
 
-    /// Begins the list anew, later.
+    /// Restarts the list later.
     fn give_up_list(&mut self, why: &RequestFailure) {
         self.machine.relist(false);
         self.machine.failed(why, now());
@@ -416,7 +413,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         Ok(())
     }
 
-    /// Takes a slot, or gives it back, as the protocol of a response demands: before the first one, it is not known.
+    /// Takes or returns a slot according to a response's protocol, which is unknown before the first one.
     fn adjust_slot(&mut self, version: Version) -> Result<(), RequestFailure> {
         if version == Version::HTTP_2 {
             self.slot = None;
@@ -425,7 +422,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         self.take_slot(true)
     }
 
-    /// Sends a request; returns the body of a response with status 200. Of any other, the machine is told.
+    /// Sends a request. Returns the body of a response with status 200, and reports any other to the machine.
     async fn response(
         &mut self,
         action: &ScopeAction,
@@ -454,7 +451,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         None
     }
 
-    /// Tells the machine of a failure. What the server says is shown without the credential.
+    /// Reports a failure to the machine, with the credential removed from the server's text.
     fn failed(&mut self, failure: RequestFailure) {
         let failure = match failure {
             RequestFailure::Status(status) => RequestFailure::Status(ClusterStatus {
@@ -472,7 +469,7 @@ impl<S: ReaderSink> ScopeReader<S> {
             let turn = timeout(LIST_TURN_TIMEOUT, self.context.budget.clone().turn());
             match self.until_changed(action, turn).await {
                 Some(Ok(turn)) => self.retake_turn(turn),
-                // It waits for its turn before it has a basis, as all do.
+                // The list waits for its turn before it has a basis, as all lists do.
                 Some(Err(_)) => return self.machine.relist(false),
                 None => return,
             }
@@ -482,7 +479,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Goes on with the list, whose turn it is again.
+    /// Resumes the list with a new turn.
     fn retake_turn(&mut self, turn: ListTurn) {
         if let Some(permit) = &mut self.permit {
             permit.retake_turn(turn);
@@ -496,7 +493,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Reads a page, and queues its items if the scope is listed. `None`: it failed, or the scope does something else.
+    /// Reads a page, and queues its items if the scope is listed. `None`: it failed, or the action changed.
     async fn read_page(&mut self, action: &ScopeAction, query: &str) -> Option<ListPage> {
         let accept = if self.is_metadata_alone { METADATA_LIST } else { JSON };
         let mut body = self.response(action, query, accept).await?;
@@ -534,8 +531,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         None
     }
 
-    /// Has a line or item of which so much is in memory wait for its turn, if it has become large. `None`: the scope does
-    /// something else meanwhile.
+    /// Waits for a turn once a line or item in memory has become large. `None`: the action changed meanwhile.
     async fn take_turn(
         &mut self,
         action: &ScopeAction,
@@ -557,7 +553,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         Some(Ok(()))
     }
 
-    /// The event for an item of a page, if it is sent.
+    /// Event for an item of a page, if it is to be sent.
     fn listed(&mut self, item: &Bytes) -> Option<Event> {
         self.reserve_sent();
         match self.scrubber.inspect(&RawObject::read(item), Operation::Upsert) {
@@ -578,7 +574,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Takes memory to remember one object more that is sent.
+    /// Takes memory to remember one more sent object.
     fn reserve_sent(&mut self) {
         let Some(objects) = self.machine.sent_objects() else { return };
         if !self.sent_memory.reserve(&self.context.budget, objects + 1) {
@@ -586,12 +582,12 @@ impl<S: ReaderSink> ScopeReader<S> {
         }
     }
 
-    /// Queues an event of a list. Returns whether the page goes on; without room for long, the scope pauses.
+    /// Queues an event of a list. Returns whether the page goes on; if there is no room for long, the scope pauses.
     async fn queue_listed(&mut self, action: &ScopeAction, event: Event) -> bool {
         let Err(event) = self.sink.event(event) else { return true };
         match timeout(LIST_ROOM_TIMEOUT, queue_again(&self.sink, event)).await {
             Ok(()) => {
-                // The response stood still because the queue did.
+                // The response stalled because the queue was full.
                 self.machine.progress(now());
                 self.tick();
                 self.machine.action().continues(action)
@@ -624,7 +620,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         let mut lines = LineSplitter::default();
         let mut turn = None;
         while let Some(frame) = self.until_changed(action, body.frame()).await {
-            // What came after the last whole line comes again.
+            // An incomplete last line is sent again.
             let Some(Ok(frame)) = frame else {
                 self.sink.watch_ended(if frame.is_none() { WatchEnd::Ended } else { WatchEnd::Broken });
                 return self.machine.watch_ended(now());
@@ -641,7 +637,7 @@ impl<S: ReaderSink> ScopeReader<S> {
                     Err(error) => return self.watch_failed(error.into()),
                 };
                 if let Some(Err(event)) = event.map(|event| self.sink.event(event)) {
-                    // The event counts as read, so the watch goes on after it.
+                    // The event counts as read, so the watch resumes after it.
                     self.machine.pause(now());
                     drop((body, lines, turn));
                     self.sink.watch_ended(WatchEnd::Paused);
@@ -665,7 +661,7 @@ impl<S: ReaderSink> ScopeReader<S> {
         self.failed(failure);
     }
 
-    /// The event for a line of a watch, if there is one.
+    /// Event for a line of a watch, if any.
     fn line(&mut self, line: &Bytes) -> Result<Option<Event>, RequestFailure> {
         match read_watch_line(line)? {
             WatchLine::Object(change, object) => Ok(self.watched(change, &object)),
@@ -714,7 +710,7 @@ impl<S: ReaderSink> ScopeReader<S> {
                 if is_news {
                     self.sink.left_out_objects(self.left_out.told());
                 }
-                // A row of an earlier state would pass for the object.
+                // A row of an earlier state would be mistaken for the object.
                 let version = version.filter(|_| unidentified.has_name());
                 let row = version.map(|resource_version| ObjectIdentity {
                     namespace: unidentified.namespace.clone(),
@@ -729,7 +725,6 @@ impl<S: ReaderSink> ScopeReader<S> {
     }
 }
 
-/// The event for an object.
 fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl ReaderSink) -> Event {
     let scrubbed = object.into_event(0, &mut encoder.lock());
     if let Some(omitted) = scrubbed.omitted {
@@ -738,14 +733,14 @@ fn encode(object: InspectedObject<'_>, encoder: &Mutex<BodyEncoder>, sink: &impl
     scrubbed.event
 }
 
-/// Queues an event, as soon as there is room.
+/// Queues an event as soon as there is room.
 pub(crate) async fn queue(sink: &impl ReaderSink, event: Event) {
     if let Err(refused) = sink.event(event) {
         queue_again(sink, refused).await;
     }
 }
 
-/// Queues an event that was refused, once there is room.
+/// Queues a refused event once there is room.
 async fn queue_again(sink: &impl ReaderSink, mut event: Box<Event>) {
     loop {
         sink.room().await;
@@ -756,8 +751,8 @@ async fn queue_again(sink: &impl ReaderSink, mut event: Box<Event>) {
     }
 }
 
-/// What a response other than 200 says. A body that is no `Status` is not shown: whoever can name an address must not
-/// be able to read what is there.
+/// Status of a response other than 200. A body that is no `Status` is not shown: otherwise anyone who can name an
+/// address could read what it serves.
 async fn refusal(response: ClusterResponse) -> ClusterStatus {
     let code = response.status().as_u16();
     let header = response.headers().get(http::header::RETRY_AFTER);

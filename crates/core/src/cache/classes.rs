@@ -1,4 +1,4 @@
-//! What Spinnaker takes each kind for: Clouddriver's table, then the `customResources` of the settings and of the
+//! Spinnaker's class of each kind: Clouddriver's table, overridden by the `customResources` of the settings and of the
 //! account.
 
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use super::kind_names::{KindSelector, MAX_ITEMS, quoted};
 use super::native;
 use crate::spec::{CustomResourceTreatment, SpinnakerKind};
 
-/// Version of the way in which rows are made of events: kinds, ids, applications and relations. A change of any of
-/// these needs another version, so that every body is sent again and the rows are made anew.
+/// Version of the mapping from events to rows: kinds, ids, applications and relations. A change of any of these needs a
+/// new version, so that every body is sent again and the rows are rebuilt.
 const MAPPING_VERSION: &str = "1";
 
 /// The classes of kinds for one account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindClasses {
-    /// By [`kind_name`](native::kind_name) in lower case; only where Clouddriver's table says otherwise.
+    /// Deviations from Clouddriver's table, by [`kind_name`](native::kind_name) in lower case.
     custom: BTreeMap<String, SpinnakerKind>,
 }
 
@@ -51,7 +51,7 @@ impl KindClasses {
         custom.copied().unwrap_or_else(|| native::class_of(kind_name))
     }
 
-    /// The operator's part of a row's shape, as it goes on the wire: a version, and each kind whose class differs from
+    /// The operator's part of a row's shape on the wire: a version, and each kind whose class differs from
     /// Clouddriver's table.
     pub fn mapping(&self) -> String {
         let mut mapping = MAPPING_VERSION.to_owned();
@@ -62,7 +62,7 @@ impl KindClasses {
     }
 }
 
-/// The version of a mapping, and the class that it gives a kind; empty for that of Clouddriver's table.
+/// Version of a mapping, and its class of a kind; empty for the class of Clouddriver's table.
 pub(super) fn mapping_of<'a>(mapping: &'a str, kind_name: &str) -> (&'a str, &'a str) {
     let mut items = mapping.split(';');
     let version = items.next().unwrap_or_default();
@@ -71,12 +71,12 @@ pub(super) fn mapping_of<'a>(mapping: &'a str, kind_name: &str) -> (&'a str, &'a
     (version, class.map_or("", |(_, class)| class))
 }
 
-/// Whether kinds of this class belong to an application in Spinnaker's view.
+/// Whether kinds of this class belong to an application in Spinnaker.
 pub(super) fn has_application(class: SpinnakerKind) -> bool {
     matches!(class, SpinnakerKind::LoadBalancers | SpinnakerKind::SecurityGroups) || has_cluster(class)
 }
 
-/// Whether kinds of this class belong to a cluster in Spinnaker's view.
+/// Whether kinds of this class belong to a cluster in Spinnaker.
 pub(super) fn has_cluster(class: SpinnakerKind) -> bool {
     matches!(class, SpinnakerKind::ServerGroups | SpinnakerKind::ServerGroupManagers)
 }

@@ -1,8 +1,8 @@
-//! What is wrong with the settings that choose what is cached. Each finding names the setting and what to do.
+//! Findings about the settings that choose the cached objects. Each one names the setting and the remedy.
 
 use std::fmt;
 
-/// A setting that takes part in the choice of what is cached.
+/// A setting that influences the choice of cached objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Setting {
     /// The operator's `kubesvc.cache.cacheAll`.
@@ -34,7 +34,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The name of the setting: a full key for the operator's, a field for an account's.
+    /// Name of the setting: a full key for the operator's, a field for an account's.
     pub fn name(self) -> &'static str {
         match self {
             Self::CacheAll => "kubesvc.cache.cacheAll",
@@ -60,66 +60,66 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Something that a person should know of the settings.
+/// A finding about the settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Finding {
-    /// A text that can be the name of no kind. It is left out of the list.
+    /// A text that cannot be the name of a kind. It is left out of the list.
     #[error(
         "{setting}: {text:?} is no kind: write Kind or Kind.group, such as Deployment or Rollout.argoproj.io"
     )]
     NotAKind {
-        /// The setting that has it.
+        /// The setting with the text.
         setting: Setting,
-        /// The text, cut to 320 bytes.
+        /// The text, truncated to 320 bytes.
         text: String,
     },
-    /// A text that can be the name of no namespace. It is left out of the list.
-    #[error("{setting}: {text:?} is no namespace: lower-case letters, digits and dashes, at most 63")]
+    /// A text that cannot be the name of a namespace. It is left out of the list.
+    #[error("{setting}: {text:?} is no namespace: use at most 63 lower-case letters, digits and dashes")]
     NotANamespace {
-        /// The setting that has it.
+        /// The setting with the text.
         setting: Setting,
-        /// The text, cut to 320 bytes.
+        /// The text, truncated to 320 bytes.
         text: String,
     },
-    /// A list that is longer than allowed. What is beyond is left out.
-    #[error("{setting} has {count} items, and only the first {max} count: remove some")]
+    /// A list longer than allowed. Excess items are left out.
+    #[error("{setting} has {count} items, but only the first {max} are used: remove some")]
     TooMany {
         /// The setting.
         setting: Setting,
-        /// Items that it has.
+        /// Number of its items.
         count: usize,
-        /// Items that count.
+        /// Number of items that are used.
         max: usize,
     },
     /// A custom kind without its group. No cluster serves such a kind.
     #[error("{setting}: {text:?} has no API group: write Kind.group")]
     NoGroup {
-        /// The setting that has it.
+        /// The setting with the text.
         setting: Setting,
         /// The text.
         text: String,
     },
-    /// A name that is nearly that of a kind of Kubernetes. It counts as it is.
-    #[error("{setting}: {text:?} is no kind of Kubernetes: is {nearest:?} meant? It counts as a custom kind")]
+    /// A name similar to that of a Kubernetes kind. It is used as written.
+    #[error("{setting}: {text:?} is no Kubernetes kind: did you mean {nearest:?}? Used as a custom kind")]
     Unfamiliar {
-        /// The setting that has it.
+        /// The setting with the text.
         setting: Setting,
         /// The text.
         text: String,
-        /// The kind that may be meant.
+        /// The similar kind.
         nearest: &'static str,
     },
-    /// A kind is both named and omitted. It is omitted.
+    /// A kind that is both named and omitted. It is omitted.
     #[error("{named_by} names {text:?}, and {omitted_by} omits it: it is not cached; remove one of the two")]
     NamedAndOmitted {
         /// The setting that names it.
         named_by: Setting,
         /// The setting that omits it.
         omitted_by: Setting,
-        /// The kind, as it is named.
+        /// The kind as written.
         text: String,
     },
-    /// Two settings of which only one may be given. Both take effect: what either leaves out is left out.
+    /// Two settings that exclude each other. Both take effect: what either leaves out is left out.
     #[error("{one} and {other} exclude each other: remove one of them")]
     Exclusive {
         /// One of the two.
@@ -127,28 +127,28 @@ pub enum Finding {
         /// The other.
         other: Setting,
     },
-    /// A setting that has no effect because of another.
+    /// A setting without effect because of another.
     #[error("{setting} has no effect: {reason}")]
     NoEffect {
         /// The setting.
         setting: Setting,
-        /// Why, and what to do.
+        /// Reason and remedy.
         reason: &'static str,
     },
-    /// A setting that needs another one.
+    /// A setting that requires another one.
     #[error("{setting} needs {needed}: {reason}")]
     Needs {
         /// The setting.
         setting: Setting,
-        /// The setting that is missing.
+        /// The missing setting.
         needed: Setting,
-        /// What to do.
+        /// Remedy.
         reason: &'static str,
     },
 }
 
 impl Finding {
-    /// The setting that it is about; of two, the one that is named first.
+    /// The affected setting; of two, the one named first.
     pub fn setting(&self) -> Setting {
         match self {
             Self::NotAKind { setting, .. }
@@ -163,8 +163,8 @@ impl Finding {
         }
     }
 
-    /// Whether the settings cannot be meant as they are: part of them is not used. A program that starts refuses them;
-    /// an account goes on with the rest. What is no error is worth a warning.
+    /// Whether part of the settings is unusable. A program refuses such settings at startup, and an account uses the
+    /// rest. Other findings are worth a warning.
     pub fn is_error(&self) -> bool {
         match self {
             Self::NotAKind { .. }

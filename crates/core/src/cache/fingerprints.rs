@@ -1,5 +1,5 @@
-//! Digests by which a stored checkpoint tells whether it is still of use. They are stored, and compared across
-//! releases: what goes into them, and in which form, must not change without need.
+//! Digests that tell whether a stored checkpoint is still usable. They are stored and compared across releases: their
+//! inputs, and the form of these, must not change without need.
 
 use sha2::{Digest, Sha256};
 
@@ -7,11 +7,11 @@ use super::classes::mapping_of;
 use super::native::kind_name;
 use crate::wire::common;
 
-/// The digest of what a row of a scope is made of: 16 hex digits. With another one, every body is sent again.
+/// Digest of the inputs of a scope's rows: 16 hex digits. When it changes, every body is sent again.
 ///
-/// It covers the scope's API version, the version of the rules by which the agent cuts bodies, the keys of labels and
-/// annotations that events carry, and of the operator's mapping what concerns this kind: a new class of another kind
-/// leaves it as it is.
+/// Inputs are the scope's API version, the version of the agent's rules for cutting bodies, the keys of the labels and
+/// annotations in events, and the part of the operator's mapping for this kind: a new class of another kind does not
+/// change it.
 pub fn shape(scope: &common::Scope, splice_version: u32, meta_keys: &[String], mapping: &str) -> String {
     let (version, class) = mapping_of(mapping, &kind_name(&scope.group, &scope.kind));
     let mut keys: Vec<&str> = meta_keys.iter().map(String::as_str).collect();
@@ -23,13 +23,13 @@ pub fn shape(scope: &common::Scope, splice_version: u32, meta_keys: &[String], m
     digest("shape", parts.into_iter().chain(keys))
 }
 
-/// The API version of a scope's objects: `apps/v1`, `v1`.
+/// API version of a scope's objects: `apps/v1`, `v1`.
 pub fn api_version(scope: &common::Scope) -> String {
     if scope.group.is_empty() { scope.version.clone() } else { format!("{}/{}", scope.group, scope.version) }
 }
 
-/// A digest of texts: 16 hex digits of the SHA-256 over each text after its length, in 8 bytes, big endian. `purpose`
-/// is the first of them.
+/// Digest of texts: 16 hex digits of the SHA-256 over each text, prefixed with its length in 8 bytes, big endian.
+/// `purpose` is the first text.
 pub(super) fn digest<'a>(purpose: &str, parts: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
     let mut add = |part: &str| {

@@ -1,5 +1,5 @@
-//! What the condition `Caching` says of an account: which kinds are left out of the tables, and why, in one bounded text
-//! that is the same for the same reasons. Pure.
+//! Message of the condition `Caching` of an account: the kinds left out of the tables, with reasons, in one bounded
+//! text that is the same for the same reasons. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,33 +11,33 @@ use crate::failure::truncate;
 use crate::spec::KubesvcAccountSpec;
 use crate::wire::common::failure::Class;
 
-/// Maximum length of what an agent's replica says of an account, in bytes: that of a reason in an outbox.
+/// Maximum length of the summary of an account, in bytes: that of a reason in an outbox.
 pub(crate) const MAX_SUMMARY_BYTES: usize = 256;
 /// Maximum length of one reason, in bytes.
 const MAX_REASON_BYTES: usize = 120;
-/// Maximum number of findings about an account's settings in a condition; the others are counted.
+/// Maximum number of findings about an account's settings in a condition; further ones are counted.
 const MAX_FINDINGS: usize = 3;
-/// Room for the count of what is not shown, in bytes.
+/// Room for the count of omitted reasons, in bytes.
 const COUNT_BYTES: usize = "; and 4294967295 more".len();
 
-/// One reason for which a kind, or part of it, is not in the tables.
+/// A reason for which a kind, or part of it, is not in the tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CacheIssue {
     /// `Kind.group`, or the kind alone in the core group.
     pub kind: String,
-    /// Why, to go on after `Kind.group: `.
+    /// The reason, to follow `Kind.group: `.
     pub why: String,
 }
 
 impl CacheIssue {
-    /// Makes a reason of what an agent says, cut to what is shown.
+    /// Makes an issue from an agent's text, truncated for display.
     pub fn new(group: &str, kind: &str, why: &str) -> Self {
         Self { kind: line(&native::qualified(group, kind)), why: line(why) }
     }
 }
 
-/// Why a watched kind is not read, in the same words for each failure of a class: what the server said differs from
-/// time to time, and is in `kubesvc_resourceversion.problem`.
+/// Reason for which a watched kind is not read, with the same words for each failure of a class: the server's message
+/// varies, and is in `kubesvc_resourceversion.problem`.
 pub fn why_unread(class: Class, message: &str) -> String {
     let why = match class {
         Class::Auth => "the cluster refuses the credential",
@@ -53,7 +53,7 @@ pub fn why_unread(class: Class, message: &str) -> String {
     why.to_owned()
 }
 
-/// Text of an agent as it is shown: one line of at most 120 bytes.
+/// An agent's text for display: one line of at most 120 bytes.
 fn line(text: &str) -> String {
     let words =
         text.split(|one: char| one.is_whitespace() || one.is_control()).filter(|word| !word.is_empty());
@@ -62,19 +62,19 @@ fn line(text: &str) -> String {
     line
 }
 
-/// Whether no agent with this failure can read anything of the cluster, while another agent may.
+/// Whether an agent with this failure can read nothing of the cluster, while another agent may.
 pub fn is_out_of_reach(class: Class) -> bool {
     matches!(class, Class::Unreachable | Class::Tls | Class::Timeout)
 }
 
-/// `Kind.group: why` of the first reasons in order, and how many there are besides; at most 256 bytes. `None`: nothing is
-/// left out.
+/// `Kind.group: why` of the first reasons in order, and the number of further ones; at most 256 bytes. `None` if
+/// nothing is left out.
 pub fn summary(issues: &BTreeSet<CacheIssue>) -> Option<String> {
     let lines = issues.iter().map(|CacheIssue { kind, why }| format!("{kind}: {why}"));
     joined(lines, issues.len(), MAX_SUMMARY_BYTES)
 }
 
-/// Joins the first of `count` lines that fit, and says how many do not. The first is there in any case.
+/// Joins the first of `count` lines that fit, and the number of those that do not. The first is always included.
 fn joined(lines: impl Iterator<Item = String>, count: usize, max: usize) -> Option<String> {
     let (mut text, mut shown) = (String::new(), 0);
     for mut line in lines {
@@ -97,8 +97,8 @@ fn joined(lines: impl Iterator<Item = String>, count: usize, max: usize) -> Opti
     }
 }
 
-/// The message of the condition `Caching` with the reason `LeftOut`: what is wrong with the account's own settings, and
-/// what its agent leaves out. `None`: nothing is left out.
+/// Message of the condition `Caching` with the reason `LeftOut`: defects of the account's own settings, and the agent's
+/// omissions. `None` if nothing is left out.
 pub(crate) fn condition_message(spec: &KubesvcAccountSpec, left_out: Option<&str>) -> Option<String> {
     let (_, mut findings) = AccountRules::from_spec(spec, false);
     let (_, of_classes) = KindClasses::read(&[(Setting::CustomResources, spec.custom_resources.as_slice())]);

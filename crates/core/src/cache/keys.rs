@@ -1,7 +1,7 @@
 //! Ids of cached rows, of the logical groups they belong to, and of scopes.
 //!
-//! The form is that of Clouddriver's `Keys`: parts joined by `:`, with `;` for a `:` inside a part. Ids are names and
-//! are never parsed: kind, account, namespace and name have columns of their own.
+//! The form is that of Clouddriver's `Keys`: parts joined by `:`, with `;` for a `:` inside a part. Ids are opaque and
+//! never parsed: kind, account, namespace and name have columns of their own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,27 +20,27 @@ pub const MAX_NAMESPACE_CHARS: usize = 63;
 pub(crate) const MAX_GROUP_CHARS: usize = 253;
 /// Maximum length of a kind without its group, and of a version, in characters.
 pub const MAX_KIND_CHARS: usize = 63;
-/// Characters of an id that are kept before its digest: 512 less `~` and 64 hex digits.
+/// Characters of an id before its digest: 512 less `~` and 64 hex digits.
 const KEPT_CHARS: usize = MAX_ID_CHARS - 1 - DIGEST_CHARS;
 const DIGEST_CHARS: usize = 64;
 
-/// The id of an object's row. `kind_name` is the kind as [`kind_name`](super::native::kind_name) writes it; a
-/// cluster-wide object has an empty namespace.
+/// Id of an object's row. `kind_name` is that of [`kind_name`](super::native::kind_name); a cluster-scoped object has
+/// an empty namespace.
 pub fn object_id(kind_name: &str, account: &str, namespace: &str, name: &str) -> String {
     key(&["infrastructure", kind_name, account, namespace, name])
 }
 
-/// The id of an application, to which rows are related.
+/// Id of an application in relations.
 pub(crate) fn application_id(application: &str) -> String {
     key(&["logical", "applications", application])
 }
 
-/// The id of a cluster of an application in an account, to which rows are related.
+/// Id of a cluster of an application, in relations of an account.
 pub(crate) fn cluster_id(account: &str, application: &str, cluster: &str) -> String {
     key(&["logical", "clusters", account, application, cluster])
 }
 
-/// The id of a relation: 128 bits of a SHA-256 as 32 hex digits, because two ids do not fit into one key of InnoDB.
+/// Id of a relation: 128 bits of a SHA-256 as 32 hex digits, because two ids do not fit into one key of InnoDB.
 pub fn rel_hash(from_id: &str, to_id: &str, to_type: &str) -> String {
     let mut hash = Sha256::new();
     for (place, part) in [from_id, to_id, to_type].into_iter().enumerate() {
@@ -52,10 +52,10 @@ pub fn rel_hash(from_id: &str, to_id: &str, to_type: &str) -> String {
     hex::encode(&hash.finalize()[..16])
 }
 
-/// Joins parts to an id. One of more than 512 characters is cut and ends in its SHA-256.
+/// Joins parts to an id. An id of more than 512 characters is truncated and ends in its SHA-256.
 ///
-/// An id also ends in a digest where its text alone does not tell it from another's: a part contains `;`, as which `:`
-/// is written, or the id looks like one that was cut. Names of both forms are legal for roles of RBAC.
+/// An ambiguous id also ends in a digest: if a part contains `;`, which also stands for `:`, or if the id looks
+/// truncated. RBAC allows roles with names of both forms.
 fn key(parts: &[&str]) -> String {
     let mut id = "kubernetes.v2".to_owned();
     for part in parts {
@@ -91,19 +91,19 @@ fn ends_in_digest(id: &str) -> bool {
     end.len() == DIGEST_CHARS && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A scope as `kubesvc_resourceversion` names it: `<ns>:<group>.<Kind>`, where an empty namespace means all of them or
-/// none, and the core group is empty.
+/// Key of a scope in `kubesvc_resourceversion`: `<ns>:<group>.<Kind>`. An empty namespace means all namespaces or none;
+/// the core group is empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeKey {
-    /// Namespace; empty for all namespaces and for cluster-wide kinds.
+    /// Namespace; empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
     /// API group; empty for the core group.
     pub group: String,
-    /// Kind, in the spelling of the cluster.
+    /// Kind, as the cluster spells it.
     pub kind: String,
 }
 
-/// A text that is no `<ns>:<group>.<Kind>`.
+/// A text other than `<ns>:<group>.<Kind>`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} names no scope: {expected}")]
 pub struct ScopeKeyError {
@@ -112,7 +112,7 @@ pub struct ScopeKeyError {
 }
 
 impl ScopeKey {
-    /// The id of the scope's row in `kubesvc_resourceversion`: `account:ns:group.Kind`.
+    /// Id of the scope's row in `kubesvc_resourceversion`: `account:ns:group.Kind`.
     pub fn row_id(&self, account: &str) -> String {
         format!("{account}:{self}")
     }

@@ -1,4 +1,4 @@
-//! Kinds as settings name them: `Kind` for every group that has it, or `Kind.group`, in any case.
+//! Names of kinds in settings: `Kind` for every group that has it, or `Kind.group`, case-insensitive.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::native;
 use crate::failure::truncate;
 use crate::object_names::is_dns_subdomain;
 
-/// Maximum number of items of a list that count.
+/// Maximum number of items of a list that are used.
 pub const MAX_ITEMS: usize = 1000;
 /// Maximum length of a text quoted in a finding, in bytes.
 const MAX_QUOTED_BYTES: usize = 320;
@@ -18,14 +18,14 @@ const MAX_QUOTED_BYTES: usize = 320;
 pub struct KindSelector {
     /// In lower case.
     kind: String,
-    /// In lower case; empty for the core group. `None`: every group that has the kind.
+    /// In lower case; empty for the core group. `None` for every group that has the kind.
     group: Option<String>,
-    /// The kind, in lower case, of which the name is Clouddriver's short form.
+    /// The kind, in lower case, if the name is Clouddriver's short form.
     alias_of: Option<String>,
 }
 
 impl KindSelector {
-    /// Reads `Kind` or `Kind.group`; `Kind.` and `Kind.core` are the core group's. `None` if it can be no kind.
+    /// Parses `Kind` or `Kind.group`; `Kind.` and `Kind.core` mean the core group. `None` if it cannot be a kind.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().to_ascii_lowercase();
         let (kind, group) = match text.split_once('.') {
@@ -50,18 +50,18 @@ impl KindSelector {
         self.group.as_deref()
     }
 
-    /// The kind in lower case, without its group; the whole name where a short form was given.
+    /// The kind in lower case, without its group; the full name of a short form.
     pub fn kind(&self) -> &str {
         self.alias_of.as_deref().unwrap_or(&self.kind)
     }
 
-    /// Whether it is a native kind's name, alone or with a group in which clusters have, or had, that kind.
+    /// Whether this is a native kind's name, alone or with a group in which clusters have or had that kind.
     pub(super) fn is_native(&self) -> bool {
         let Some(native) = native::native_kind(self.kind()) else { return false };
         self.group().is_none_or(|group| group == native.home || group == native::FORMER_GROUP)
     }
 
-    /// Whether it names a kind of a group.
+    /// Whether this name matches a kind of a group.
     pub fn names(&self, group: &str, kind: &str) -> bool {
         let group_fits = self.group().is_none_or(|named| named.eq_ignore_ascii_case(group));
         let is_alias = || self.alias_of.as_deref().is_some_and(|full| full.eq_ignore_ascii_case(kind));
@@ -69,7 +69,7 @@ impl KindSelector {
     }
 }
 
-/// Whether a text can be a kind: letters, digits and dashes, at most 63.
+/// Whether a text can be a kind: at most 63 letters, digits and dashes.
 pub(super) fn is_kind(text: &str) -> bool {
     (1..=MAX_KIND_CHARS).contains(&text.len())
         && text.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -81,18 +81,18 @@ pub(super) fn is_group(text: &str) -> bool {
     text.is_empty() || (text.len() <= MAX_GROUP_CHARS && is_dns_subdomain(text))
 }
 
-/// A list of kinds of one setting, in its order.
+/// The kinds of one setting, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindNames {
-    /// As they are written, for the wire and for people.
+    /// As written, for the wire and for display.
     texts: Vec<String>,
     names: Vec<KindSelector>,
-    /// Places in `names`, by kind in lower case and by what a short form stands for.
+    /// Positions in `names`, by kind in lower case and by the kinds of short forms.
     by_kind: HashMap<String, Vec<usize>>,
 }
 
 impl KindNames {
-    /// Reads the list of a setting. What can be no kind, and what is beyond 1,000 items, is left out and found.
+    /// Reads the list of a setting. Invalid names, and items beyond 1,000, are left out and reported.
     pub fn read(setting: Setting, texts: &[String]) -> (Self, Vec<Finding>) {
         let (mut list, mut findings) = (Self::default(), Vec::new());
         if texts.len() > MAX_ITEMS {
@@ -120,17 +120,17 @@ impl KindNames {
         self.names.push(name);
     }
 
-    /// Whether it has no names.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// The names as they are written.
+    /// The names as written.
     pub fn texts(&self) -> &[String] {
         &self.texts
     }
 
-    /// The names with their texts, in the order of the list.
+    /// The names with their texts, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &KindSelector)> {
         self.texts.iter().map(String::as_str).zip(&self.names)
     }
@@ -145,7 +145,7 @@ impl KindNames {
         self.places(group, kind).any(|place| self.names[place].group.is_some())
     }
 
-    /// Whether the list names everything that a name means.
+    /// Whether the list names everything that `name` matches.
     pub fn covers(&self, name: &KindSelector) -> bool {
         match name.group() {
             Some(group) => self.names(group, name.kind()),
@@ -153,32 +153,32 @@ impl KindNames {
         }
     }
 
-    /// Whether the list names a kind in all groups, or in at least one of them with `in_any`.
+    /// Whether the list names a kind in all groups, or with `in_any` in at least one of them.
     pub(super) fn names_kind(&self, kind: &str, in_any: bool) -> bool {
         let named = self.by_kind.get(&kind.to_ascii_lowercase());
         named.into_iter().flatten().any(|place| in_any || self.names[*place].group.is_none())
     }
 
-    /// Place of the first name that means a kind of a group.
+    /// Position of the first name that matches a kind of a group.
     pub(super) fn first(&self, group: &str, kind: &str) -> Option<usize> {
         self.places(group, kind).next()
     }
 
-    /// Places of all names that mean a kind of a group, in ascending order.
+    /// Positions of all names that match a kind of a group, in ascending order.
     pub(super) fn places(&self, group: &str, kind: &str) -> impl Iterator<Item = usize> {
         let named = self.by_kind.get(&kind.to_ascii_lowercase());
         named.into_iter().flatten().copied().filter(move |place| self.names[*place].names(group, kind))
     }
 }
 
-/// A text as findings quote it, cut to 320 bytes.
+/// A text for a finding, truncated to 320 bytes.
 pub(super) fn quoted(text: &str) -> String {
     let mut text = text.to_owned();
     truncate(&mut text, MAX_QUOTED_BYTES);
     text
 }
 
-/// A finding where a name without a group, or with a native one, is nearly that of a native kind.
+/// Finding for a name, without a group or with a native one, that is similar to a native kind.
 fn unfamiliar(setting: Setting, text: &str, name: &KindSelector) -> Option<Finding> {
     let is_known = name.alias_of.is_some() || native::native_kind(&name.kind).is_some();
     let is_custom = name.group().is_some_and(|group| !native::is_native(group, &name.kind));

@@ -1,4 +1,4 @@
-//! Why a kind or an object is not cached, and which setting is the reason.
+//! Reasons for uncached kinds and objects, and the responsible settings.
 
 use std::fmt;
 
@@ -7,47 +7,47 @@ use super::kind_names::KindNames;
 use super::native;
 use super::rules::{AccountRules, ChosenKinds, MAX_SCOPES, OperatorRules};
 
-/// A kind, or an object of it, that is not cached; or a name that leaves out nothing, although a setting has it for that.
+/// A kind, or an object of it, that is not cached; or a name in a setting to omit kinds that omits nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// `Kind.group`, or the kind alone in the core group; as the setting has it if the cluster has no such kind.
+    /// `Kind.group`, or the kind alone in the core group; as written in the setting if the cluster has no such kind.
     pub kind: String,
-    /// Why.
+    /// Reason.
     pub why: Why,
-    /// The setting that leaves it out, or that asks for it where the cluster is the reason.
+    /// The setting that leaves it out, or that requests it where the cluster is the reason.
     pub setting: Option<Setting>,
 }
 
-/// Why something is not cached.
+/// Reason for which something is not cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// A setting asks for a kind that the cluster does not have.
+    /// A setting names a kind that the cluster does not serve.
     NotServed,
-    /// A list of kinds to omit has it.
+    /// Contained in a list of kinds to omit.
     Omitted,
-    /// The account's own `kinds` asks for it, and a list of kinds to omit has it.
+    /// Named by the account's own `kinds`, and contained in a list of kinds to omit.
     NamedAndOmitted,
-    /// An account's list of kinds to omit has it, and the cluster has no such kind.
+    /// An account's list of kinds to omit names a kind that the cluster does not serve.
     OmitsNothing,
-    /// A list of kinds to cache does not have it.
+    /// Missing in a list of kinds to cache.
     NotNamed,
-    /// It is cluster-wide, and the account has only what is in namespaces.
+    /// Cluster-scoped, and the account has only namespaced kinds.
     ClusterWide,
-    /// The account's own `kinds` asks for it, and it is cluster-wide, and the account has only what is in namespaces.
+    /// Named by the account's own `kinds`, but cluster-scoped, and the account has only namespaced kinds.
     NamedAndClusterWide,
-    /// Its API does not list.
+    /// No list verb.
     CannotBeListed,
-    /// Its API does not watch.
+    /// No watch verb.
     CannotBeWatched,
-    /// Its API neither lists nor watches.
+    /// Neither list nor watch verb.
     CannotBeRead,
-    /// Its objects are those of another kind, which is cached: `Kind.group`.
+    /// Objects shared with this other cached kind: `Kind.group`.
     SameObjects(String),
-    /// The account would have too many watches with it; how many it takes.
+    /// Too many watches for the account's limit; the number that the kind needs.
     TooManyScopes(usize),
-    /// The cluster serves it under a name that no kind can have.
+    /// Served under an invalid name.
     InvalidName,
-    /// None of the given namespaces can be one, or all of them are omitted.
+    /// The given namespaces are all invalid or omitted.
     NoNamespace,
     /// The account does not watch the object's namespace.
     OtherNamespace(String),
@@ -60,7 +60,7 @@ pub enum Why {
 }
 
 impl LeftOut {
-    /// Whether a person wanted it so, or asked for everything there is: nothing to report unasked.
+    /// Whether the omission is intended, or a setting requests all kinds: then it is reported only on demand.
     pub fn is_expected(&self) -> bool {
         match self.why {
             Why::Omitted
@@ -83,7 +83,7 @@ impl LeftOut {
         }
     }
 
-    /// The reason in words, to go on after `Kind.group: `.
+    /// The reason in words, to follow `Kind.group: `.
     pub fn reason(&self) -> String {
         let setting = self.setting.map_or("a setting", Setting::name);
         match &self.why {
@@ -126,14 +126,13 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Why settings leave out an object, looking at its kind and namespace alone; `None` if they do not. An object may
-/// still have no row: by `onlySpinnakerManaged` or its annotations (see
-/// [`ObjectFilter`](super::object_filter::ObjectFilter)), for want of a right, or because its kind takes too many
-/// watches.
+/// Reason for which settings leave out an object, by its kind and namespace alone; `None` if they do not. An object may
+/// still have no row: because of `onlySpinnakerManaged` or its annotations (see
+/// [`ObjectFilter`](super::object_filter::ObjectFilter)), a missing permission, or too many watches of its kind.
 ///
-/// `group` is `None` where a person named the kind alone: the native kind, or the kind of whatever group has it. An
-/// empty `namespace` means a cluster-wide object. Namespaces and definitions of custom resources have synthetic rows
-/// where cluster-wide objects are left out.
+/// `group` is `None` if a person named the kind alone: the native kind, or the kind of any group that has it. An empty
+/// `namespace` means a cluster-scoped object. Namespaces and definitions of custom resources have synthetic rows where
+/// cluster-scoped objects are left out.
 pub fn why_left_out(
     operator: &OperatorRules,
     account: &AccountRules,
@@ -197,7 +196,7 @@ fn outside_namespaces(
     (!is_watched).then(|| (Why::OtherNamespace(namespace.to_owned()), Setting::Namespaces))
 }
 
-/// Whether a cluster-wide kind has synthetic rows where cluster-wide kinds are not read.
+/// Whether a cluster-scoped kind has synthetic rows where cluster-scoped kinds are not read.
 pub(super) fn has_synthetic_rows(group: &str, kind: &str) -> bool {
     let is = |of: &str, name: &str| group == of && kind.eq_ignore_ascii_case(name);
     is("", "Namespace") || is("apiextensions.k8s.io", "CustomResourceDefinition")

@@ -1,5 +1,5 @@
-//! Objects of a watched scope of which no row can be made: their text in `kubesvc_resourceversion.problem`, which people
-//! read, and what REST reads from it. Pure.
+//! Objects of a watched scope without a row: their text in `kubesvc_resourceversion.problem`, for people, and its
+//! parser, for REST. Pure.
 //!
 //! `2 objects are left out: "shop/web": metadata.resourceVersion has more than 64 characters; and 1 more`
 
@@ -8,21 +8,21 @@ use crate::wire::events::{LeftOutObject, LeftOutObjects};
 
 /// Maximum number of objects of a scope that are named.
 pub const MAX_NAMED: usize = 20;
-/// Maximum length of the text, in bytes: within what is stored of a problem.
+/// Maximum length of the text, in bytes, within the limit of a stored problem.
 const MAX_TEXT_BYTES: usize = 1_000;
 /// Maximum length of one reason, in bytes.
 const MAX_WHY_BYTES: usize = 120;
-/// Maximum lengths of what names an object, in characters.
+/// Maximum lengths of an object's namespace and name, in characters.
 const MAX_NAMESPACE_CHARS: usize = 63;
 const MAX_NAME_CHARS: usize = 253;
-/// Room for the number of the objects that are not named, in bytes.
+/// Room for the number of unnamed objects, in bytes.
 const COUNT_BYTES: usize = "; and 4294967295 more".len();
-/// What follows the number, of one and of several.
+/// Text after the number, singular and plural.
 const HEADS: [&str; 2] = [" object is left out", " objects are left out"];
-/// What comes before the first object, and before each further one.
+/// Separators before the first object, and before each further one.
 const BEFORE_OBJECTS: [&str; 2] = [": ", "; "];
 
-/// The text of what an agent says; `None` if nothing is left out. Names the first objects that fit, and counts the others.
+/// Text for an agent's report; `None` if nothing is left out. Names the first objects that fit, and counts the others.
 pub fn text(left_out: &LeftOutObjects) -> Option<String> {
     let count = left_out.count.max(u32::try_from(left_out.objects.len()).unwrap_or(u32::MAX));
     let mut text = match count {
@@ -54,7 +54,7 @@ fn has_name(object: &LeftOutObject) -> bool {
         && is_within(&object.name, MAX_NAME_CHARS)
 }
 
-/// An object's name before its reason. Quotation marks in names are escaped, and reasons have none.
+/// An object's name before its reason. Quotation marks in names are escaped; reasons contain none.
 fn quoted(namespace: &str, name: &str) -> String {
     if namespace.is_empty() {
         format!("{name:?}: ")
@@ -63,23 +63,23 @@ fn quoted(namespace: &str, name: &str) -> String {
     }
 }
 
-/// What a stored problem says of objects that are left out.
+/// Stored text about objects that are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredLeftOut<'t> {
-    /// How many they are.
+    /// Number of the objects.
     pub count: u32,
     objects: &'t str,
 }
 
 impl<'t> StoredLeftOut<'t> {
-    /// Reads a stored problem; `None` if it says why the scope is not read.
+    /// Parses a stored problem; `None` if it is the reason why the scope is not read.
     pub fn read(problem: &'t str) -> Option<Self> {
         let (count, rest) = problem.split_at(problem.find(|one: char| !one.is_ascii_digit())?);
         let objects = HEADS.iter().find_map(|head| rest.strip_prefix(head))?;
         Some(Self { count: count.parse().ok()?, objects })
     }
 
-    /// Why an object is left out, if it is named.
+    /// Reason for an object, if it is named.
     pub fn why(&self, namespace: &str, name: &str) -> Option<&'t str> {
         let wanted = quoted(namespace, name);
         let (_, why) =
@@ -87,7 +87,7 @@ impl<'t> StoredLeftOut<'t> {
         Some(why.split(';').next().unwrap_or(why))
     }
 
-    /// How many are not named.
+    /// Number of unnamed objects.
     pub fn unnamed(&self) -> u32 {
         if self.objects.is_empty() {
             return self.count;
@@ -147,7 +147,7 @@ mod tests {
         let stored = StoredLeftOut::read(&text).expect("it is one");
         assert_eq!((stored.count, stored.unnamed()), (70_000, 69_998));
         assert!(stored.why("shop", &format!("{:0>253}", 1)).is_some_and(|why| why.starts_with("www")));
-        // What cannot be a name is counted alone.
+        // Invalid names are only counted.
         let nameless = left_out(2, vec![object("shop", "", "x"), object("shop", &"n".repeat(254), "x")]);
         assert_eq!(nameless, "2 objects are left out");
         assert_eq!(StoredLeftOut::read(&nameless).map(|stored| stored.unnamed()), Some(2));

@@ -1,5 +1,5 @@
-//! Application, cluster, stack, detail and sequence of an object, as Clouddriver's namer `kubernetesAnnotations`
-//! derives them, with one step more: the label `app.kubernetes.io/name` comes before the object's name.
+//! Application, cluster, stack, detail and sequence of an object, as derived by Clouddriver's namer
+//! `kubernetesAnnotations`, with one addition: the label `app.kubernetes.io/name` precedes the object's name.
 //!
 //! | part | from |
 //! |---|---|
@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-/// Annotation: the application that an object belongs to.
+/// Annotation: the object's application.
 pub const APPLICATION_ANNOTATION: &str = "moniker.spinnaker.io/application";
 /// Annotation: the cluster of the application.
 pub(crate) const CLUSTER_ANNOTATION: &str = "moniker.spinnaker.io/cluster";
@@ -20,19 +20,19 @@ pub(crate) const STACK_ANNOTATION: &str = "moniker.spinnaker.io/stack";
 pub(crate) const DETAIL_ANNOTATION: &str = "moniker.spinnaker.io/detail";
 /// Annotation: the number of the object within its cluster.
 pub(crate) const SEQUENCE_ANNOTATION: &str = "moniker.spinnaker.io/sequence";
-/// Label: the application, where no annotation names it.
+/// Label: the application, unless an annotation names it.
 pub const APPLICATION_LABEL: &str = "app.kubernetes.io/name";
 /// Annotation of Deployments and their ReplicaSets: the revision, counted from 1.
 pub(crate) const REVISION_ANNOTATION: &str = "deployment.kubernetes.io/revision";
-/// Prefixes of the labels and annotations of an object that its moniker needs; an agent sends these alone.
+/// Prefixes of the labels and annotations that a moniker needs; an agent sends only these.
 pub(crate) const META_KEYS: [&str; 3] = ["moniker.spinnaker.io/", APPLICATION_LABEL, REVISION_ANNOTATION];
 
-/// Maximum length of an application, a cluster, a stack and a detail, in characters. A longer value is not used.
+/// Maximum length of an application, cluster, stack or detail, in characters. A longer value is ignored.
 pub(crate) const MAX_PART_CHARS: usize = 255;
 /// Digits of a sequence in a name.
 const SEQUENCE_DIGITS: usize = 3;
 
-/// How Spinnaker names an object.
+/// Spinnaker's name of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moniker {
     /// The application.
@@ -49,7 +49,7 @@ pub struct Moniker {
 
 impl Moniker {
     /// Derives the moniker of an object. `kind_name` is that of [`kind_name`](super::native::kind_name), and `meta`
-    /// returns a label's or annotation's value.
+    /// returns the value of a label or annotation.
     ///
     /// A value that is empty, longer than 255 characters, or has control characters counts as absent.
     pub fn derive<'a>(kind_name: &str, name: &str, meta: impl Fn(&str) -> Option<&'a str>) -> Self {
@@ -71,7 +71,7 @@ impl Moniker {
     }
 }
 
-/// An object's name in the convention of Frigga: `application[-stack[-detail]][-vNNN]`, of letters, digits, dots,
+/// An object's name by Frigga's convention: `application[-stack[-detail]][-vNNN]`, of letters, digits, dots,
 /// underscores and dashes.
 struct ParsedName<'a> {
     application: &'a str,
@@ -99,8 +99,7 @@ fn is_sequence(digits: &str) -> bool {
     digits.len() == SEQUENCE_DIGITS && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
-/// The text of an annotation. Old versions of Clouddriver wrote it as JSON, in quotes; `None` if such a value is not
-/// valid.
+/// Text of an annotation. Old versions of Clouddriver wrote it as JSON, in quotes; `None` if such a value is invalid.
 pub(super) fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     if value.len() > 1 && value.starts_with('"') && value.ends_with('"') {
         return serde_json::from_str::<String>(value).ok().map(Cow::Owned);

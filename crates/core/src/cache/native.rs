@@ -1,8 +1,8 @@
-//! Clouddriver's table of kinds: how it writes them, their short names, their home groups and their classes.
+//! Clouddriver's table of kinds: spelling, short names, home groups and classes.
 //!
 //! Names and groups are those of Clouddriver's `KubernetesKind` and `KubernetesApiGroup`, oddities included: its
-//! readers find rows by exactly this text. A kind of a native group that the table lacks keeps its own spelling; a
-//! kind of any other group is `Kind.group`.
+//! readers find rows by exactly this text. A kind of a native group that the table lacks keeps its own spelling; a kind
+//! of any other group is `Kind.group`.
 
 use SpinnakerKind::{
     Configs, Instances, LoadBalancers, SecurityGroups, ServerGroupManagers, ServerGroups, Unclassified,
@@ -13,13 +13,13 @@ use crate::spec::SpinnakerKind;
 /// A kind that Clouddriver knows by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeKind {
-    /// As Clouddriver writes it: `replicaSet`.
+    /// Clouddriver's spelling: `replicaSet`.
     pub name: &'static str,
-    /// Short name, if Clouddriver takes one.
+    /// Clouddriver's short name, if any.
     pub alias: Option<&'static str>,
     /// API group under which its objects are watched. Other native groups may serve the same objects.
     pub home: &'static str,
-    /// What Spinnaker takes it for.
+    /// Spinnaker's class.
     pub class: SpinnakerKind,
 }
 
@@ -94,14 +94,13 @@ const NATIVE_GROUPS: &[&str] = &[
     "storage.k8s.io",
 ];
 
-/// API group in which older clusters serve native kinds that have other home groups now.
+/// API group in which older clusters serve native kinds that now have other home groups.
 pub(super) const FORMER_GROUP: &str = "extensions";
 
-/// Kinds with their groups that serve the objects of a native kind, in a group that is not native otherwise.
+/// Kinds that serve the objects of a native kind in a group that is not native otherwise.
 const SAME_OBJECTS: &[(&str, &str)] = &[("Event", "events.k8s.io")];
 
-/// The kinds that are cached unless a setting says otherwise, in the documented order and in Kubernetes' spelling.
-/// Each is the native kind of that name.
+/// Kinds cached by default, in the documented order and in Kubernetes' spelling. Each is the native kind of that name.
 pub const DEFAULT_KINDS: [&str; 12] = [
     "ReplicaSet",
     "Service",
@@ -117,29 +116,29 @@ pub const DEFAULT_KINDS: [&str; 12] = [
     "CustomResourceDefinition",
 ];
 
-/// The native kind of a name in any case. Short names are not looked at: no object has one as its kind.
+/// The native kind of a name, case-insensitive. Short names are not considered: no object has one as its kind.
 pub fn native_kind(kind: &str) -> Option<&'static NativeKind> {
     NATIVE_KINDS.iter().find(|native| native.name.eq_ignore_ascii_case(kind))
 }
 
-/// The native kind that has this short name, in any case.
+/// The native kind with this short name, case-insensitive.
 pub(crate) fn by_alias(alias: &str) -> Option<&'static NativeKind> {
     NATIVE_KINDS.iter().find(|native| native.alias.is_some_and(|known| known.eq_ignore_ascii_case(alias)))
 }
 
-/// Whether a kind of a group is native: its rows are named without the group, so that the kinds of one name in several
+/// Whether a kind of a group is native: its rows are named without the group, so that kinds of one name in several
 /// native groups share their rows.
 pub fn is_native(group: &str, kind: &str) -> bool {
     NATIVE_GROUPS.contains(&group)
         || SAME_OBJECTS.iter().any(|(same, of)| *of == group && same.eq_ignore_ascii_case(kind))
 }
 
-/// Index of a kind in [`DEFAULT_KINDS`], whatever its group.
+/// Index of a kind in [`DEFAULT_KINDS`], regardless of its group.
 pub(crate) fn default_kind_index(kind: &str) -> Option<usize> {
     DEFAULT_KINDS.iter().position(|known| known.eq_ignore_ascii_case(kind))
 }
 
-/// A kind as Clouddriver writes it in keys, rows and relations: `replicaSet` where its table has the kind,
+/// Clouddriver's spelling of a kind in keys, rows and relations: `replicaSet` if its table has the kind,
 /// `ResourceQuota` for others of a native group, else `Kind.group`.
 pub fn kind_name(group: &str, kind: &str) -> String {
     if !is_native(group, kind) {
@@ -148,18 +147,17 @@ pub fn kind_name(group: &str, kind: &str) -> String {
     native_kind(kind).map_or(kind, |native| native.name).to_owned()
 }
 
-/// A kind as people write it, with its group unless that is the core group: `Deployment.apps`, `Pod`.
+/// A kind for display, with its group unless that is the core group: `Deployment.apps`, `Pod`.
 pub(crate) fn qualified(group: &str, kind: &str) -> String {
     if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
-/// The class of a kind in Clouddriver's table, by its [`kind_name`] in any case.
+/// Class of a kind in Clouddriver's table, by its [`kind_name`], case-insensitive.
 pub(super) fn class_of(kind_name: &str) -> SpinnakerKind {
     native_kind(kind_name).map_or(Unclassified, |native| native.class)
 }
 
-/// The native kind whose name is so near to this one that it was probably meant, in Clouddriver's spelling: one letter
-/// off, or two in a long name.
+/// The native kind with a similar name, in Clouddriver's spelling: one letter off, or two in a long name.
 pub(super) fn nearest(kind: &str) -> Option<&'static str> {
     let kind = kind.to_ascii_lowercase();
     let tolerance = if kind.len() < 9 { 1 } else { 2 };

@@ -1,4 +1,4 @@
-//! Which objects of a watched scope are cached. The agent asks for each object before it is sent.
+//! Filter for the objects of a watched scope. The agent applies it to each object before it is sent.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use super::moniker::{APPLICATION_ANNOTATION, unquoted};
 use super::rules::AccountRules;
 use super::selection::SelectedScope;
 
-/// Annotation: objects on which it is `true` are never cached.
+/// Annotation: objects with the value `true` are never cached.
 pub const IGNORE_ANNOTATION: &str = "caching.spinnaker.io/ignore";
 
-/// What one scope leaves out.
+/// Filter of one scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectFilter {
-    /// Empty unless the scope has all namespaces.
+    /// Empty unless the scope covers all namespaces.
     omit_namespaces: Arc<BTreeSet<String>>,
     only_spinnaker_managed: bool,
 }
 
 impl ObjectFilter {
-    /// A filter that leaves out the objects of these namespaces, and all but Spinnaker's own if that is asked for.
+    /// A filter that omits the objects of these namespaces and, with `only_spinnaker_managed`, all but Spinnaker's own.
     pub fn new(omit_namespaces: Arc<BTreeSet<String>>, only_spinnaker_managed: bool) -> Self {
         Self { omit_namespaces, only_spinnaker_managed }
     }
@@ -34,8 +34,8 @@ impl ObjectFilter {
         Self::new(omit_namespaces, account.only_spinnaker_managed)
     }
 
-    /// Why an object of the scope is not cached; `None` if it is. `annotation` returns the value of
-    /// [`APPLICATION_ANNOTATION`] or [`IGNORE_ANNOTATION`] as the object has it.
+    /// Reason for which an object of the scope is not cached; `None` if it is. `annotation` returns the object's value
+    /// of [`APPLICATION_ANNOTATION`] or [`IGNORE_ANNOTATION`].
     pub fn leaves_out<'a>(
         &self,
         namespace: &str,
@@ -54,7 +54,7 @@ impl ObjectFilter {
         (self.only_spinnaker_managed && !is_managed()).then_some(Why::NotManaged)
     }
 
-    /// The digest of what is left out: 16 hex digits. A checkpoint with another one is listed against its rows.
+    /// Digest of the filter: 16 hex digits. A checkpoint with another digest is listed against its rows.
     pub fn digest(&self) -> String {
         let only_managed = if self.only_spinnaker_managed { "managed" } else { "all" };
         digest("filter", [only_managed].into_iter().chain(self.omit_namespaces.iter().map(String::as_str)))

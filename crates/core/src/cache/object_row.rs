@@ -1,5 +1,5 @@
-//! The columns of a row that follow from an event, its scope and its account. The hub makes one [`RowNaming`] a scope
-//! and asks it for each event; the body is no concern of this module.
+//! Columns of a row that follow from an event, its scope and its account; the body is not handled here. The hub makes
+//! one [`RowNaming`] per scope and calls it for each event.
 
 use super::classes::KindClasses;
 use super::fingerprints::api_version;
@@ -23,9 +23,9 @@ const HASH_BYTES: usize = 32;
 pub struct NamedObject {
     /// Id of the row.
     pub id: String,
-    /// Kind as Clouddriver writes it.
+    /// Kind in Clouddriver's spelling.
     pub kind: String,
-    /// Application; `None` if neither an annotation, a label nor the name tells one.
+    /// Application; `None` if no annotation, label or name has one.
     pub application: Option<String>,
     /// Namespace; empty for a cluster-wide object.
     pub namespace: String,
@@ -39,28 +39,28 @@ pub struct NamedObject {
     pub resource_version: String,
     /// Hash of the body, 64 hex digits.
     pub body_hash: String,
-    /// What the row is related to.
+    /// Relations of the row.
     pub relations: Relations,
 }
 
-/// An event or a scope of which no row can be made. The names in it are cut to 320 bytes.
+/// An event or a scope without a valid row. Quoted names are truncated to 320 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// A part has a length that no column takes.
+    /// A part does not fit its column.
     #[error("{what}: its {part} has {chars} characters, and {min} to {max} are allowed")]
     Length {
         /// Kind and name of the object.
         what: String,
-        /// The part.
+        /// Name of the part.
         part: &'static str,
-        /// Its length.
+        /// Actual length.
         chars: usize,
         /// Minimum length.
         min: usize,
         /// Maximum length.
         max: usize,
     },
-    /// A part has characters that databases do not store.
+    /// A part contains control characters, which databases do not store.
     #[error("{what}: its {part} has control characters")]
     ControlCharacter {
         /// Kind and name of the object.
@@ -68,27 +68,27 @@ pub enum RowError {
         /// The part.
         part: &'static str,
     },
-    /// The object is not in the namespace that the scope watches.
+    /// The object is not in the namespace of the scope.
     #[error("{what} is in the namespace {namespace:?}, and its scope {scope} is another one")]
     OutsideScope {
         /// Kind and name of the object.
         what: String,
-        /// Its namespace.
+        /// Namespace of the object.
         namespace: String,
         /// The scope.
         scope: String,
     },
-    /// The hash is no SHA-256.
+    /// The hash is not a SHA-256.
     #[error("{what}: its hash has {bytes} bytes in place of 32")]
     HashLength {
         /// Kind and name of the object.
         what: String,
-        /// Its length.
+        /// Actual length.
         bytes: usize,
     },
 }
 
-/// What the rows of one scope of an account have in common.
+/// Common parts of the rows of one scope of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowNaming {
     account: String,
@@ -102,7 +102,7 @@ impl RowNaming {
     /// Prepares the rows of a scope.
     ///
     /// # Errors
-    /// A scope whose names no column takes.
+    /// If a name of the scope does not fit its column.
     pub fn new(account: &str, scope: &common::Scope, classes: &KindClasses) -> Result<Self, RowError> {
         let what = || quoted(&format!("scope {}:{}.{}", scope.namespace, scope.group, scope.kind));
         check(what, "kind", &scope.kind, 1, MAX_KIND_CHARS)?;
@@ -119,7 +119,7 @@ impl RowNaming {
         Ok(Self { account: account.to_owned(), kind, class, api_version, scope: key })
     }
 
-    /// The kind of the scope's rows, as Clouddriver writes it.
+    /// Kind of the scope's rows in Clouddriver's spelling.
     pub fn kind(&self) -> &str {
         &self.kind
     }
@@ -129,10 +129,10 @@ impl RowNaming {
         &self.scope
     }
 
-    /// The id of an object's row: all that a deletion needs.
+    /// Id of an object's row, sufficient for a deletion.
     ///
     /// # Errors
-    /// A name or namespace that no object of the scope can have.
+    /// If no object of the scope can have the name or namespace.
     pub fn id(&self, namespace: &str, name: &str) -> Result<String, RowError> {
         let what = || self.what(name);
         check(what, "name", name, 1, MAX_NAME_CHARS)?;
@@ -144,10 +144,10 @@ impl RowNaming {
         Ok(object_id(&self.kind, &self.account, namespace, name))
     }
 
-    /// The row of an object that was created or changed.
+    /// Row of a created or changed object.
     ///
     /// # Errors
-    /// An event that no row can be made of.
+    /// If the event has no valid row.
     pub fn object_row(&self, event: &events::Event) -> Result<NamedObject, RowError> {
         let id = self.id(&event.namespace, &event.name)?;
         let what = || self.what(&event.name);
@@ -191,7 +191,7 @@ fn check(
     min: usize,
     max: usize,
 ) -> Result<(), RowError> {
-    // No character has less than a byte, so that most texts need not be counted.
+    // A character has at least one byte, so most texts need not be counted.
     let chars = if text.len() <= max { text.len() } else { text.chars().count() };
     if chars < min || chars > max {
         return Err(RowError::Length { what: what(), part, chars, min, max });

@@ -1,4 +1,4 @@
-//! What a row is related to: its owners, its application, its cluster.
+//! Relations of a row: to its owners, application and cluster.
 
 use sha2::{Digest, Sha256};
 
@@ -19,45 +19,45 @@ pub(crate) const CLUSTERS: &str = "clusters";
 /// A row of `kubesvc_cache_rel` without the id of the row that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Relation {
-    /// Id of what the row is related to. It need not have a row.
+    /// Id of the target, which may have no row.
     pub to_id: String,
     /// Type of the row: its kind.
     pub from_type: String,
-    /// Type of what it is related to: a kind, `applications` or `clusters`.
+    /// Type of the target: a kind, `applications` or `clusters`.
     pub to_type: String,
 }
 
 /// All relations of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relations {
-    /// In the order of their ids, each once.
+    /// Ordered by id, without duplicates.
     pub relations: Vec<Relation>,
-    /// Digest of the relations, 32 hex digits: they are written again only when it changes.
+    /// Digest of the relations, 32 hex digits: they are written only when it changes.
     pub digest: String,
-    /// Owners without a relation: beyond 100, or with a name that no object can have.
+    /// Number of owners without a relation: beyond 100, or with an invalid name.
     pub owners_left_out: usize,
 }
 
-/// The object whose relations are asked for.
+/// Input of [`Self::relations`].
 #[derive(Clone, Copy, Debug)]
 pub struct RelatedObject<'a> {
     /// The account.
     pub account: &'a str,
     /// The object's kind, by [`kind_name`].
     pub kind_name: &'a str,
-    /// What Spinnaker takes the kind for.
+    /// Spinnaker's class of the kind.
     pub class: SpinnakerKind,
-    /// The object's namespace; empty if it is cluster-wide.
+    /// The object's namespace; empty if it is cluster-scoped.
     pub namespace: &'a str,
-    /// Its owners.
+    /// Owners of the object.
     pub owners: &'a [OwnerReference],
-    /// Its moniker.
+    /// Moniker of the object.
     pub moniker: &'a Moniker,
 }
 
 impl RelatedObject<'_> {
-    /// The relations of the object. An owner without a namespace of its own has an empty one in its id; every other
-    /// owner is in the namespace of the object.
+    /// Relations of the object. An owner of a cluster-scoped kind has an empty namespace in its id; every other owner
+    /// is in the object's namespace.
     pub fn relations(&self) -> Relations {
         let valid: Vec<_> = self.owners.iter().filter(|owner| is_valid(owner)).take(MAX_OWNERS).collect();
         let mut relations: Vec<_> = valid.iter().map(|owner| self.owned_by(owner)).collect();

@@ -1,8 +1,8 @@
-//! The settings that choose what is cached, read and checked, and their form on the wire.
+//! Settings that choose the cached objects: parsed, checked, and in their form on the wire.
 //!
 //! The operator reads its own settings once and an account's with each generation, and sends both with the caching
-//! assignment. The agent reads them back with the same functions. A list that is given and has no valid name chooses
-//! nothing: a mistake never widens what is cached.
+//! assignment. The agent reads them with the same functions. A given list without a valid name chooses nothing: a
+//! mistake never widens the choice.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,23 +21,23 @@ use crate::wire::ops;
 pub const MAX_SCOPES: usize = 5000;
 /// Default maximum age of a checkpoint from which a watch resumes, in milliseconds.
 pub(crate) const DEFAULT_MAX_RESUMABLE_AGE_MS: u64 = 300_000;
-/// Default interval between two lists of a scope that is watched, in milliseconds: 6 hours.
+/// Default interval between two lists of a watched scope, in milliseconds: 6 hours.
 pub const DEFAULT_AUDIT_MS: u64 = 6 * 60 * 60 * 1000;
 
-/// The operator's settings as they are configured: `kubesvc.cache.*`.
+/// The operator's configured settings `kubesvc.cache.*`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OperatorRuleFields<'a> {
     /// `cacheAll`.
     pub cache_all: bool,
-    /// `cacheDefaults`; `None`: not set.
+    /// `cacheDefaults`; `None` if not set.
     pub cache_defaults: Option<&'a [String]>,
-    /// `cacheKinds`; `None`: not set. An empty list is set, and caches nothing.
+    /// `cacheKinds`; `None` if not set. An empty list is set, and caches nothing.
     pub cache_kinds: Option<&'a [String]>,
     /// `cacheOmitKinds`.
     pub cache_omit_kinds: &'a [String],
 }
 
-/// Which kinds the operator's settings choose, before `cacheOmitKinds`.
+/// Kinds chosen by the operator's settings, before `cacheOmitKinds`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChosenKinds {
     /// Every kind that can be listed and watched.
@@ -48,7 +48,7 @@ pub enum ChosenKinds {
     Named(KindNames),
 }
 
-/// What the operator's settings say for all accounts.
+/// The operator's rules for all accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorRules {
     pub(super) chosen: ChosenKinds,
@@ -63,7 +63,7 @@ impl Default for OperatorRules {
 }
 
 impl OperatorRules {
-    /// Reads the operator's settings. They are usable whatever is found.
+    /// Reads the operator's settings. The result is usable regardless of findings.
     pub fn read(settings: &OperatorRuleFields<'_>) -> (Self, Vec<Finding>) {
         let (omit_kinds, mut findings) = KindNames::read(Setting::CacheOmitKinds, settings.cache_omit_kinds);
         let list = match (settings.cache_kinds, settings.cache_defaults) {
@@ -97,17 +97,17 @@ impl OperatorRules {
         })
     }
 
-    /// Which kinds are chosen, before those that are omitted.
+    /// Chosen kinds, before omissions.
     pub fn chosen(&self) -> &ChosenKinds {
         &self.chosen
     }
 
-    /// Whether the operator's settings let a kind of a group be cached.
+    /// Whether the operator's settings allow a kind of a group.
     pub fn allows(&self, group: &str, kind: &str) -> bool {
         self.place(group, kind).is_some() && !self.omit_kinds.names(group, kind)
     }
 
-    /// The place of a kind among those that are chosen, `None` if it is not. What is omitted is not looked at.
+    /// Position of a kind among the chosen ones, if any, regardless of omissions.
     pub fn place(&self, group: &str, kind: &str) -> Option<usize> {
         match &self.chosen {
             ChosenKinds::Named(names) => names.first(group, kind),
@@ -130,18 +130,18 @@ impl OperatorRules {
     }
 }
 
-/// The namespaces that an account watches.
+/// Watched namespaces of an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespaces {
-    /// All of the cluster.
+    /// All namespaces.
     #[default]
     All,
-    /// These, each once, in the order in which they are given; without those of `omitNamespaces`.
+    /// These, without duplicates, in the given order, and without those of `omitNamespaces`.
     Only(Vec<String>),
 }
 
 impl Namespaces {
-    /// Whether objects of a namespace are watched.
+    /// Whether a namespace is watched.
     pub fn includes(&self, namespace: &str) -> bool {
         match self {
             Self::All => true,
@@ -153,18 +153,18 @@ impl Namespaces {
 /// A custom kind that an account exposes although it may not read its definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExposedKind {
-    /// The kind, as it is given.
+    /// The kind as given.
     pub kind: String,
-    /// Its API group, in lower case.
+    /// API group, in lower case.
     pub group: String,
-    /// Whether its objects have no namespace.
+    /// Whether objects of the kind are cluster-scoped.
     pub cluster_scoped: bool,
 }
 
-/// What an account's settings say.
+/// An account's rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountRules {
-    /// `kinds`; `None`: not given.
+    /// `kinds`; `None` if not given.
     pub(super) kinds: Option<KindNames>,
     /// `omitKinds`.
     pub(super) omit_kinds: KindNames,
@@ -183,13 +183,13 @@ pub struct AccountRules {
 }
 
 impl Default for AccountRules {
-    /// Those of an account that sets nothing.
+    /// The rules of an account without settings.
     fn default() -> Self {
         Self::read(&AccountRuleFields::default()).0
     }
 }
 
-/// The fields of an account that matter here, from an object or from the wire.
+/// The relevant fields of an account, from an object or from the wire.
 #[derive(Default)]
 struct AccountRuleFields<'a> {
     kinds: &'a [String],
@@ -223,7 +223,7 @@ impl AccountRules {
         })
     }
 
-    /// Reads what an agent was sent of an account: its definition, and the rules of its caching assignment.
+    /// Reads an account from the wire: its definition, and the rules of its caching assignment.
     pub fn from_wire(spec: &ops::AccountSpec, rules: &ops::CachingRules) -> (Self, Vec<Finding>) {
         let definitions = spec.custom_resource_definitions.iter();
         Self::read(&AccountRuleFields {
@@ -265,15 +265,15 @@ impl AccountRules {
         (rules, findings)
     }
 
-    /// Whether the account's own lists let a kind of a group be cached.
+    /// Whether the account's own lists allow a kind of a group.
     pub fn allows(&self, group: &str, kind: &str) -> bool {
         self.kinds.as_ref().is_none_or(|kinds| kinds.names(group, kind))
             && !self.omit_kinds.names(group, kind)
     }
 }
 
-/// The rules of a caching assignment: the operator's lists, and what is effective for this account beside them. The
-/// account's own lists reach the agent with its definition.
+/// Rules of a caching assignment: the operator's lists, and the effective values for this account. The account's own
+/// lists reach the agent with its definition.
 pub fn to_wire(
     operator: &OperatorRules,
     account: &AccountRules,
@@ -291,14 +291,14 @@ pub fn to_wire(
         default_kinds: operator.chosen == ChosenKinds::Default,
         only_spinnaker_managed: account.only_spinnaker_managed,
         meta_keys: META_KEYS.map(str::to_owned).to_vec(),
-        // 0 is the default on the wire. An account that sets 0 resumes nothing that is a millisecond old.
+        // 0 is the default on the wire. With a configured 0, no checkpoint of 1 ms or older is resumed.
         max_resumable_age_ms: account.max_resumable_age_ms.max(1),
         audit_ms,
         mapping: classes.mapping(),
     }
 }
 
-/// Interval between two lists of a scope that is watched, in milliseconds.
+/// Interval between two lists of a watched scope, in milliseconds.
 pub fn audit_ms(rules: &ops::CachingRules) -> u64 {
     if rules.audit_ms == 0 { DEFAULT_AUDIT_MS } else { rules.audit_ms }
 }
@@ -325,7 +325,7 @@ fn exposed_kinds(definitions: &[(&str, bool)], findings: &mut Vec<Finding>) -> V
     }
     let mut kinds: Vec<ExposedKind> = Vec::new();
     for (text, cluster_scoped) in definitions.iter().copied().take(MAX_ITEMS) {
-        // The name of the definition, `plural.group`, must be the name of an object.
+        // The definition's name, `plural.group`, must be a valid object name.
         let name = KindSelector::parse(text).filter(|_| text.len() < MAX_NAME_CHARS);
         let Some(name) = name else {
             findings.push(Finding::NotAKind { setting, text: quoted(text) });
@@ -366,7 +366,7 @@ fn contradictions(settings: &AccountRuleFields<'_>, findings: &mut Vec<Finding>)
     }
 }
 
-/// A finding for each name that an omitting list of the same owner has too, or of which it has all groups.
+/// A finding for each name that the same owner's omit list contains too, or covers in all groups.
 fn named_and_omitted<'a>(
     named_by: Setting,
     named: &'a KindNames,

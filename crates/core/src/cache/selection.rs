@@ -1,7 +1,7 @@
-//! The scopes of an account: which kinds are watched in which namespaces, and what is left out, with the reason.
+//! Scopes of an account: the watched kinds and namespaces, and the omissions with their reasons.
 //!
-//! The agent calls [`select`] with what it discovered; the same kinds and rules give the same scopes in the same
-//! order.
+//! The agent calls [`select`] with the result of its discovery; the same kinds and rules give the same scopes in the
+//! same order.
 
 use std::collections::HashMap;
 
@@ -26,9 +26,9 @@ pub struct ServedKind {
     pub version: String,
     /// Kind.
     pub kind: String,
-    /// Name in paths.
+    /// Plural name in paths.
     pub plural: String,
-    /// Whether its objects are in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
     /// Whether it has the verb `list`.
     pub listable: bool,
@@ -41,7 +41,7 @@ impl ServedKind {
         self.listable && self.watchable
     }
 
-    /// Whether its names are such as Kubernetes allows, so that they can stand in paths and keys.
+    /// Whether its names are valid in Kubernetes, so that they can be used in paths and keys.
     pub(super) fn has_valid_names(&self) -> bool {
         let is_path_text = |text: &str, max: usize| {
             (1..=max).contains(&text.len())
@@ -55,12 +55,12 @@ impl ServedKind {
     }
 }
 
-/// What is watched of one kind: one namespace, or all that there is.
+/// A watched kind, in one namespace or in all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectedScope {
-    /// As it goes on the wire.
+    /// The scope on the wire.
     pub scope: common::Scope,
-    /// Whether objects of the kind are in namespaces.
+    /// Whether objects of the kind are namespaced.
     pub namespaced: bool,
 }
 
@@ -71,28 +71,28 @@ impl SelectedScope {
     }
 }
 
-/// What is watched for an account.
+/// Selected scopes of an account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
-    /// At most 5,000 with the account's synthetic scopes, each with another key. Kinds come in the order of the list that
-    /// names them.
+    /// At most 5,000 with the account's synthetic scopes, each with a distinct key. Kinds are in the order of the list
+    /// that names them.
     pub scopes: Vec<SelectedScope>,
-    /// Kinds that a setting asks for and that are not watched, in the same order; then the account's names that omit
+    /// Kinds that a setting requests but that are not watched, in the same order; then the account's names that omit
     /// nothing.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Whether nothing is selected whatever a cluster serves, and there is nothing to report about that.
+/// Whether nothing is selected, and nothing is left out, regardless of the cluster's kinds.
 pub fn selects_nothing(operator: &OperatorRules, account: &AccountRules) -> bool {
     let has_no_kinds = matches!(operator.chosen(), ChosenKinds::Named(names) if names.is_empty());
     has_no_kinds && account.kinds.is_none() && account.omit_kinds.is_empty()
 }
 
-/// Chooses the scopes of an account: the kinds that the cluster serves and that the lists of both the operator and the
-/// account allow, in the account's namespaces.
+/// Chooses the scopes of an account: the kinds that the cluster serves and that the lists of operator and account both
+/// allow, in the account's namespaces.
 ///
-/// Kinds that only one of the lists leaves unnamed are not mentioned, unless it is the account that names them: then
-/// its owner waits for rows that the operator does not allow. So does the owner of one that names what is omitted.
+/// A kind that only one of the lists names is reported only if it is the account's, because its owner then waits for
+/// rows that the operator does not allow. The same applies to a kind that the account names and that is omitted.
 pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &AccountRules) -> Selection {
     let served = distinct(served);
     let homes = homes(&served);
@@ -100,14 +100,14 @@ pub fn select(served: &[ServedKind], operator: &OperatorRules, account: &Account
     let mut judged: Vec<Judged<'_>> = served.iter().filter_map(|kind| judge.judge(kind)).collect();
     judged.extend(not_served(&served, operator, account));
     judged.extend(omitting_nothing(&served, &account.omit_kinds));
-    // Stable: kinds of one place stay in the order in which the cluster lists them.
+    // Stable: kinds of one position stay in the cluster's order.
     judged.sort_by_key(|judged| judged.place);
     within_bound(&judged, account, MAX_SCOPES.saturating_sub(synthetic_scopes(operator, account)))
 }
 
-/// A kind that a setting asks for, or a name that omits nothing.
+/// A kind that a setting requests, or a name that omits nothing.
 struct Judged<'a> {
-    /// Place in the list that names it; what omits nothing comes after all others.
+    /// Position in the list that names it; names that omit nothing come last.
     place: usize,
     verdict: KindVerdict<'a>,
 }
@@ -125,7 +125,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// `None` for a kind that nobody asks for.
+    /// `None` for a kind that no setting requests.
     fn judge<'a>(&self, served: &'a ServedKind) -> Option<Judged<'a>> {
         let (group, kind) = (served.group.as_str(), served.kind.as_str());
         let operators_place = self.operator.place(group, kind);
@@ -164,7 +164,7 @@ impl Judge<'_> {
         Some(Judged { place, verdict: KindVerdict::Watched(served) })
     }
 
-    /// The list of kinds to omit that has a kind.
+    /// The omit list that contains a kind.
     fn omitted_by(&self, group: &str, kind: &str) -> Option<Setting> {
         let lists = [
             (&self.operator.omit_kinds, Setting::CacheOmitKinds),
@@ -173,14 +173,14 @@ impl Judge<'_> {
         lists.into_iter().find(|(names, _)| names.names(group, kind)).map(|(_, setting)| setting)
     }
 
-    /// Whether a kind is cluster-wide, and the account has only what is in namespaces.
+    /// Whether a kind is cluster-scoped, and the account has only namespaced kinds.
     fn is_outside_namespaces(&self, served: &ServedKind) -> bool {
         self.account.only_namespaced_resources && !served.namespaced
     }
 
-    /// Whether an account names a kind that other settings leave out, and awaits it: it names the group too, or nothing else
-    /// of that name is left to watch. A list that omits one of several groups is no contradiction to a name that means all of
-    /// them.
+    /// Whether an account names a kind that other settings leave out, and expects it: the name includes the group, or
+    /// nothing else of that name is left to watch. A list that omits one of several groups does not contradict a name
+    /// for all of them.
     fn awaits(&self, group: &str, kind: &str) -> bool {
         let Some(kinds) = &self.account.kinds else { return false };
         let is_left = |other: &&ServedKind| {
@@ -192,7 +192,7 @@ impl Judge<'_> {
         kinds.names(group, kind) && (kinds.names_with_group(group, kind) || !self.served.iter().any(is_left))
     }
 
-    /// The group under which the objects of a native kind are watched, if it is another one.
+    /// Group under which the objects of a native kind are watched, if different.
     fn other_home(&self, group: &str, kind: &str) -> Option<&str> {
         if !native::is_native(group, kind) {
             return None;
@@ -206,7 +206,7 @@ impl Judge<'_> {
         operator_does || self.account.kinds.as_ref().is_some_and(names_it)
     }
 
-    /// The setting that asks for a kind.
+    /// The setting that requests a kind.
     fn asking(&self, account_names_it: bool) -> Setting {
         if account_names_it { Setting::Kinds } else { self.operator.setting() }
     }
@@ -224,12 +224,12 @@ fn unreadable(served: &ServedKind) -> Option<Why> {
     }
 }
 
-/// Each kind once. Of several resources with one kind in one group, the first that can be listed and watched counts.
+/// Deduplicates the kinds. Of several resources with one kind in one group, the first listable and watchable one wins.
 fn distinct(served: &[ServedKind]) -> Vec<&ServedKind> {
     let mut places: HashMap<(&str, String), usize> = HashMap::new();
     let mut kinds: Vec<&ServedKind> = Vec::new();
     for kind in served {
-        // By the name of its rows: kinds that differ in case alone may share them.
+        // Keyed by the name of the rows, because kinds that differ only in case may share them.
         let key = (kind.group.as_str(), native::kind_name(&kind.group, &kind.kind));
         match places.get(&key) {
             None => {
@@ -249,8 +249,8 @@ fn distinct(served: &[ServedKind]) -> Vec<&ServedKind> {
     kinds
 }
 
-/// The group of each native kind, by its name in lower case, under which its objects are watched: its home group if
-/// the cluster serves it there, else the first native group that has it.
+/// Group under which each native kind, by its name in lower case, is watched: its home group if the cluster serves it
+/// there, else the first native group that has it.
 fn homes<'a>(served: &[&'a ServedKind]) -> HashMap<String, &'a str> {
     let mut homes: HashMap<String, &str> = HashMap::new();
     for kind in served.iter().filter(|kind| native::is_native(&kind.group, &kind.kind)) {
@@ -263,7 +263,7 @@ fn homes<'a>(served: &[&'a ServedKind]) -> HashMap<String, &'a str> {
     homes
 }
 
-/// The names of a list that mean no kind of the cluster, with their places and texts.
+/// Names of a list that match no kind of the cluster, with their positions and texts.
 fn unserved_names<'n>(
     served: &[&ServedKind],
     names: &'n KindNames,
@@ -276,8 +276,8 @@ fn unserved_names<'n>(
     unserved.map(|((place, (text, name)), _)| (place, text, name))
 }
 
-/// Names in an account's list of kinds to omit that mean no kind of the cluster. A native kind is not among them: it is
-/// spelled right, and other clusters have it. The operator's list is for all clusters, of which few have each custom kind.
+/// Names in an account's omit list that match no kind of the cluster. Native kinds are excluded: they are spelled
+/// right, and other clusters serve them. The operator's list is for all clusters, few of which have each custom kind.
 fn omitting_nothing<'a>(served: &[&ServedKind], omitted: &KindNames) -> Vec<Judged<'a>> {
     let unknown = unserved_names(served, omitted).filter(|(_, _, name)| !name.is_native());
     let left_out = |text: &str| LeftOut {
@@ -290,7 +290,7 @@ fn omitting_nothing<'a>(served: &[&ServedKind], omitted: &KindNames) -> Vec<Judg
         .collect()
 }
 
-/// Kinds that are asked for by name and that the cluster does not have.
+/// Kinds that are requested by name but not served by the cluster.
 fn not_served<'a>(
     served: &[&ServedKind],
     operator: &OperatorRules,
@@ -334,7 +334,7 @@ fn not_served<'a>(
     }
 }
 
-/// Makes at most `max` scopes of what is to be watched. Kinds that take one scope have theirs first.
+/// Makes at most `max` scopes. Kinds with a single scope come first.
 fn within_bound(judged: &[Judged<'_>], account: &AccountRules, max: usize) -> Selection {
     let given = match &account.namespaces {
         Namespaces::All => None,

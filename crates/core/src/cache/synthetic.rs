@@ -1,5 +1,5 @@
-//! Rows for what an account with `onlyNamespacedResources` may not read: its namespaces, and the definitions of its
-//! custom resources. They hold names alone, and come from the account's settings.
+//! Rows for objects that an account with `onlyNamespacedResources` may not read: its namespaces, and the definitions of
+//! its custom resources. They contain only names, from the account's settings.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -9,7 +9,7 @@ use super::rules::{AccountRules, ExposedKind, Namespaces, OperatorRules};
 use super::selection::{SelectedScope, ServedKind};
 use crate::wire::common;
 
-/// Resource version of every synthetic object, and of the checkpoint of its scope.
+/// Resource version of every synthetic object, and of its scope's checkpoint.
 pub const SYNTHETIC_VERSION: &str = "0";
 const DEFINITIONS_GROUP: &str = "apiextensions.k8s.io";
 
@@ -18,13 +18,13 @@ const DEFINITIONS_GROUP: &str = "apiextensions.k8s.io";
 pub struct SyntheticScope {
     /// The scope, as if it were watched.
     pub scope: SelectedScope,
-    /// Digest of its objects, 16 hex digits, in the place of a filter's: with another one they are sent again.
+    /// Digest of the objects, 16 hex digits, instead of a filter's: when it changes, they are sent again.
     pub filter: String,
-    /// Its objects, cluster-wide, in the order of the setting.
+    /// Objects of the scope, cluster-scoped, in the order of the setting.
     pub objects: Vec<SyntheticObject>,
 }
 
-/// An object that was not read. It has no uid, and its version is [`SYNTHETIC_VERSION`].
+/// An object that was not read from the cluster. It has no uid, and its version is [`SYNTHETIC_VERSION`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntheticObject {
     /// Name.
@@ -35,8 +35,8 @@ pub struct SyntheticObject {
     pub hash: [u8; 32],
 }
 
-/// The synthetic scopes of an account; none unless it has `onlyNamespacedResources`, nor for a kind that the lists of
-/// operator and account do not both allow. Plurals of custom resources come from what the cluster serves.
+/// Synthetic scopes of an account: none unless it has `onlyNamespacedResources`, and none for a kind that the lists of
+/// operator and account do not both allow. Plurals of custom resources come from the cluster's discovery.
 pub fn synthetic_objects(
     served: &[ServedKind],
     operator: &OperatorRules,
@@ -55,13 +55,13 @@ pub fn synthetic_objects(
     scopes
 }
 
-/// Number of synthetic scopes of an account, whatever its cluster serves.
+/// Number of synthetic scopes of an account, regardless of its cluster.
 pub(super) fn synthetic_scopes(operator: &OperatorRules, account: &AccountRules) -> usize {
     let has = kinds(operator, account);
     usize::from(has.namespaces.is_some()) + usize::from(has.definitions.is_some())
 }
 
-/// What an account has synthetic objects for.
+/// Objects of an account's synthetic scopes.
 #[derive(Clone, Copy, Default)]
 struct SyntheticKinds<'a> {
     namespaces: Option<&'a [String]>,
@@ -106,8 +106,8 @@ fn namespace(name: &str) -> SyntheticObject {
     object(name, &body)
 }
 
-/// The definition of a custom resource. If the cluster does not serve it now, its plural is guessed as the kind in
-/// lower case with an `s`.
+/// Definition of a custom resource. If the cluster does not serve it now, its plural is guessed: the kind in lower case
+/// with an `s`.
 fn definition(served: &[ServedKind], exposed: &ExposedKind) -> SyntheticObject {
     let is_it =
         |known: &&ServedKind| known.group == exposed.group && known.kind.eq_ignore_ascii_case(&exposed.kind);
@@ -133,7 +133,7 @@ fn object(name: &str, body: &SyntheticBody<'_>) -> SyntheticObject {
     SyntheticObject { name: name.to_owned(), body, hash }
 }
 
-/// The body of a synthetic object. A struct, so that its bytes and with them its hash never change their order.
+/// Body of a synthetic object. A struct, so that the order of its bytes, and thus its hash, never changes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct SyntheticBody<'a> {

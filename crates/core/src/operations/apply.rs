@@ -1,9 +1,10 @@
-//! A client-side apply, as `kubectl apply` does it: GET, then POST, or PATCH with what the three-way merge changes. Both
-//! write the same annotation under the same field manager, so that either goes on from the other.
+//! Client-side apply, as `kubectl apply` does it: GET, then POST, or PATCH with the changes of the three-way merge.
+//! Both write the same annotation under the same field manager, so that each continues from the other.
 //!
-//! The patch names the resourceVersion that was merged with, so that of two applies at once the second removes what only
-//! the first had; after a conflict the object is read and merged again. The last attempt names none, as kubectl never
-//! does: where a controller writes the status of an object faster than it can be read, every other one would conflict.
+//! The patch names the resourceVersion of the merge, so that of two concurrent applies the second one removes the
+//! fields that only the first one had; after a conflict the object is read and merged again. The last attempt names no
+//! resourceVersion, as kubectl never does: where a controller writes the status of an object faster than it can be
+//! read, every other attempt would conflict.
 
 use std::time::Duration;
 
@@ -16,7 +17,6 @@ use super::merge::{three_way_patch, without_nulls};
 use super::outcome::{ApiAnswer, Outcome, OutcomeBody};
 use super::program::{ApiRequest, Method, Program, Step, go_on};
 
-/// The program.
 #[derive(Debug)]
 pub(super) struct Apply {
     deployed: Deployed,
@@ -42,7 +42,7 @@ impl Apply {
         Step::Request(ApiRequest::get(self.deployed.path.clone()))
     }
 
-    /// Reads again after another writer was faster, or ends.
+    /// Reads again after a conflict, or ends.
     fn again(&mut self, answer: &ApiAnswer) -> Step {
         if self.conflicts == MAX_CONFLICTS {
             return Step::Done(Outcome::refused(answer));
@@ -55,7 +55,7 @@ impl Apply {
         let wanted = with_last_applied(Value::clone(&self.deployed.object));
         let Some(live) = live else {
             self.state = ApplyStage::Creating;
-            // The annotation keeps what is null, as it is merged with; the object has no such fields, custom kinds included.
+            // The annotation keeps nulls, as inputs of the merge; the object has no null fields, custom kinds included.
             let object = without_nulls(&wanted);
             return Step::Request(create(&self.deployed, CLIENT_SIDE_MANAGER, object));
         };
@@ -98,7 +98,7 @@ impl Program for Apply {
                 self.write(Some(live))
             }
             (ApplyStage::Creating | ApplyStage::Patching, 409) => self.again(answer),
-            // Deleted since it was read.
+            // The object was deleted since it was read.
             (ApplyStage::Patching, 404) if self.conflicts < MAX_CONFLICTS => self.again(answer),
             (ApplyStage::Creating | ApplyStage::Patching, _) => Step::Done(Outcome::of(answer)),
         }

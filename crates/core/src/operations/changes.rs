@@ -1,4 +1,4 @@
-//! Verbs that are one PATCH: patch, scale, pause, resume and restart of rollouts.
+//! Verbs with one PATCH: patch, scale, pause, resume and restart of rollouts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,18 +18,18 @@ pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
 pub(super) const JSON_PATCH: &str = "application/json-patch+json";
 /// Media type of a strategic merge patch.
 pub(super) const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
-/// The annotation that tells why a revision was made.
+/// Annotation with the cause of a revision.
 pub(super) const CHANGE_CAUSE: &str = "kubernetes.io/change-cause";
-/// The annotation by which a rollout is restarted, as kubectl writes it.
+/// Annotation that restarts a rollout, as kubectl writes it.
 const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
-/// The program: requests that follow one another as long as they succeed.
+/// A program of consecutive requests, up to the first failure.
 #[derive(Debug)]
 pub(super) struct Change {
     requests: VecDeque<ApiRequest>,
-    /// What a dry run shows of a further patch, which it does not send.
+    /// Effect of a further patch that a dry run shows but does not send.
     not_sent: Option<Value>,
-    /// Whether the first answer is the object as it is, which must not be paused.
+    /// Whether the first answer is the current object, which must not be paused.
     is_refused_if_paused: bool,
 }
 
@@ -59,10 +59,10 @@ impl Change {
             return Ok(Self::of(&path, content_type, &body, context.dry_run));
         };
         if is_json_patch {
-            // It can add to annotations only where there are some, so the cause follows in a patch of its own.
+            // A JSON patch adds only to existing annotations, so the cause follows in a patch of its own.
             let mut both = Self::of(&path, content_type, &body, context.dry_run);
             if context.dry_run {
-                // It would be made to the object as it is, and its answer would not show the first one.
+                // A dry run would apply it to the unchanged object, so its answer would not show the first patch.
                 both.not_sent = Some(recorded);
             } else {
                 both.requests.extend(Self::of(&path, MERGE_PATCH, &recorded, false).requests);
@@ -104,7 +104,7 @@ impl Change {
         let annotations = ["spec", "template", "metadata", "annotations", RESTARTED_AT];
         let patch = nested(&annotations, context.time_of_day.into());
         let mut change = Self::of(&path, MERGE_PATCH, &patch, context.dry_run);
-        // Nothing would be rolled out, as kubectl says too. No other kind can be paused.
+        // A restart of a paused Deployment rolls nothing out; kubectl refuses it too. No other kind can be paused.
         if resource.kind == "Deployment" {
             change.requests.push_front(ApiRequest::get(path));
             change.is_refused_if_paused = true;
@@ -121,7 +121,7 @@ pub(super) fn has_revisions(resource: &Resource) -> Result<(), InvalidOperation>
     if known { Ok(()) } else { Err(InvalidOperation::Fields(refused)) }
 }
 
-/// Puts a path into a patch: `["spec", "replicas"]` and `3` become `{"spec": {"replicas": 3}}`.
+/// Wraps a value into a patch: `["spec", "replicas"]` and `3` become `{"spec": {"replicas": 3}}`.
 fn nested(path: &[&str], value: Value) -> Value {
     path.iter().rev().fold(value, |value, key| Value::Object(Map::from_iter([((*key).to_owned(), value)])))
 }

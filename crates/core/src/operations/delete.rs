@@ -1,5 +1,5 @@
-//! Delete: of one object, or of those that a selector matches; each under the uid that was read first, so that what was
-//! made anew under the same name stays, also if the operation runs again.
+//! Delete of one object, or of the objects that match a selector. Each delete is bound to the uid that was read first,
+//! so that a new object of the same name survives, even if the operation runs again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use super::{InvalidOperation, Resource};
 use crate::wire::operations as wire;
 use crate::wire::operations::delete::Propagation;
 
-/// Time to wait for the end of objects without a grace of the caller's.
+/// Default time to wait until the objects are gone.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Time for which a delete waits for the end of its objects: the caller's grace, or 30 s.
+/// Time for which a delete waits until its objects are gone: the caller's grace, or 30 s.
 pub fn delete_wait(verb: &wire::Delete) -> Duration {
     let grace = verb.grace_s.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
     grace.filter(|grace| !grace.is_zero()).unwrap_or(WAIT)
@@ -26,31 +26,30 @@ pub fn delete_wait(verb: &wire::Delete) -> Duration {
 /// Maximum number of objects that one operation deletes.
 const MAX_OBJECTS: usize = 10_000;
 
-/// The program.
 #[derive(Debug)]
 pub(super) struct Delete {
     resource: Resource,
-    /// What is read first.
+    /// Path of the first read.
     read: String,
-    /// Whether that is a list.
+    /// Whether the first read is a list.
     lists: bool,
     options: Value,
     wait: Duration,
     ignore_not_found: bool,
     dry_run: bool,
-    /// What a dry run would delete: the object, or one list of all pages.
+    /// Objects that a dry run would delete: one object, or one list of all pages.
     would_delete: Option<Value>,
-    /// Size of what was read of it, in bytes.
+    /// Size of the answers in [`Self::would_delete`], in bytes.
     read_bytes: usize,
-    /// Number of objects that are not in this list, because a result has no room for them.
+    /// Number of objects omitted from the list, because a result has no room for them.
     left_out: usize,
     state: DeleteStage,
     /// Objects to delete, then those to wait for.
     objects: VecDeque<FoundObject>,
     gone: VecDeque<FoundObject>,
-    /// What the API server said of a conflict, until it is known whether the object is still there.
+    /// The API server's conflict, until it is known whether the object still exists.
     conflict: Option<Outcome>,
-    /// Where the next page of the list begins.
+    /// Continue token of the next page.
     next_page: String,
     deleted_at: Option<Duration>,
 }
@@ -64,7 +63,7 @@ struct FoundObject {
 }
 
 impl FoundObject {
-    /// Whether an answer to a read of its path has it, and not another object of its name.
+    /// Whether an answer to a read contains this object, rather than another one of its name.
     fn is_in(&self, answer: &ApiAnswer) -> Result<bool, Outcome> {
         if answer.status == 404 {
             return Ok(false);
@@ -78,7 +77,7 @@ enum DeleteStage {
     Begin,
     Reading,
     Deleting,
-    /// After a conflict, or without an answer: is the object still there?
+    /// Checks, after a conflict or a missing answer, whether the object still exists.
     Checking,
     Waiting,
 }
@@ -136,7 +135,7 @@ impl Delete {
         }
     }
 
-    /// Takes over what was read. `bytes` is the size of the answer.
+    /// Takes the objects of an answer of `bytes` bytes.
     fn take(&mut self, body: Value, bytes: usize) {
         if self.lists {
             let found: Vec<FoundObject> =
@@ -152,7 +151,7 @@ impl Delete {
         }
     }
 
-    /// Adds the object or a page to what a dry run shows.
+    /// Adds the object or a page to the result of a dry run.
     fn show(&mut self, mut body: Value, bytes: usize) {
         self.read_bytes += bytes;
         let Some(shown) = &mut self.would_delete else {
@@ -169,7 +168,7 @@ impl Delete {
         }
     }
 
-    /// The end, with what a dry run shows.
+    /// The outcome, with the result of a dry run.
     fn end(&mut self) -> Step {
         let Some(mut shown) = self.would_delete.take() else {
             return Step::Done(Outcome::done(200, OutcomeBody::Empty));
@@ -177,7 +176,7 @@ impl Delete {
         if self.lists
             && let Some(metadata) = shown.get_mut("metadata").and_then(Value::as_object_mut)
         {
-            // What the API server says here is of the first page.
+            // Metadata of the first page only.
             metadata.remove("continue");
             metadata.remove("remainingItemCount");
             if self.left_out > 0 {
@@ -198,14 +197,14 @@ impl Delete {
         Step::Request(ApiRequest::delete(&object.path, options, self.dry_run))
     }
 
-    /// Looks whether the next object to delete is still there.
+    /// Checks whether the next object to delete still exists.
     fn check_next(&mut self, elapsed: Duration) -> Step {
         let Some(object) = self.objects.front() else { return self.delete_next(elapsed) };
         self.state = DeleteStage::Checking;
         Step::Request(ApiRequest::get(object.path.clone()))
     }
 
-    /// Looks whether the next object is gone.
+    /// Polls whether the next object is gone.
     fn look_next(&mut self) -> Step {
         self.state = DeleteStage::Waiting;
         if !self.dry_run
@@ -216,7 +215,7 @@ impl Delete {
         self.end()
     }
 
-    /// The end while some are not gone.
+    /// Outcome while some objects are not gone yet.
     fn accepted(&self) -> Outcome {
         let left: Vec<Value> = self
             .gone
@@ -255,7 +254,7 @@ impl Program for Delete {
                 Step::Request(ApiRequest::get(next))
             }
             (DeleteStage::Deleting, 409) => {
-                // Another object has the name by now, or an admission webhook denies the delete.
+                // Another object has the name now, or an admission webhook denies the delete.
                 self.conflict = Some(Outcome::refused(answer));
                 self.check_next(elapsed)
             }
@@ -299,7 +298,7 @@ impl Program for Delete {
     }
 
     fn goes_on(&self) -> bool {
-        // A new program would take what was made anew for what is to be deleted.
+        // A new program would mistake new objects of the same names for those to delete.
         !matches!(self.state, DeleteStage::Begin | DeleteStage::Reading)
     }
 }

@@ -1,5 +1,4 @@
-//! Which way an object is deployed: by the operation, by annotations of the object, and by the settings of the agent's
-//! owner.
+//! Choice of the deploy mode: from the operation, the object's annotations, and the agent's settings.
 
 use std::sync::Arc;
 
@@ -16,33 +15,33 @@ use crate::wire::operations as wire;
 use crate::wire::operations::deploy::Mode;
 use crate::wire::operations::operation::Verb;
 
-/// How an object is deployed.
+/// Deploy mode of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyMode {
     /// As `kubectl apply`.
     ClientSide,
     /// As `kubectl apply --server-side`.
     ServerSide {
-        /// Whether fields that others manage are taken over.
+        /// Whether to take over fields of other managers.
         force: bool,
     },
-    /// Created; it must not be there.
+    /// Create; the object must not exist.
     Create,
-    /// Replaced as a whole, or created.
+    /// Replace as a whole, or create.
     Replace,
-    /// Deleted, and created once it is gone.
+    /// Delete, then create once the object is gone.
     Recreate,
 }
 
-/// A setting that can be forced either way.
+/// A setting that can override annotations in either direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Preference {
-    /// Whatever annotations say.
+    /// On, regardless of annotations.
     Always,
-    /// Whatever annotations say, not.
+    /// Off, regardless of annotations.
     Never,
-    /// As annotations and the settings of kinds say.
+    /// By annotations and the settings of kinds.
     #[default]
     Allowed,
 }
@@ -53,9 +52,9 @@ pub enum Preference {
 pub struct ApplySettings {
     /// Whether objects are applied on the server.
     pub server_side: Preference,
-    /// Whether records of who manages which field are dropped before.
+    /// Whether to drop `managedFields` before an apply.
     pub clear_managed_fields: Preference,
-    /// Settings of single kinds.
+    /// Settings of individual kinds.
     pub kinds: Vec<KindApplySettings>,
 }
 
@@ -71,7 +70,6 @@ pub struct KindApplySettings {
     pub clear_managed_fields: Preference,
 }
 
-/// The program of a deploy.
 pub(super) fn program(
     verb: &wire::Deploy,
     object: &Arc<Value>,
@@ -103,8 +101,7 @@ pub(super) fn program(
 }
 
 impl ApplyMode {
-    /// The mode of a deploy, by its manifest and the settings of the agent's owner. `None`: it is no deploy, or the mode
-    /// cannot be.
+    /// Mode of a deploy, from its manifest and the agent's settings. `None`: not a deploy, or an impossible mode.
     pub fn of(operation: &Operation, settings: &ApplySettings) -> Option<Self> {
         match (operation.verb(), operation.document()) {
             (Verb::Deploy(verb), Some(object)) => mode(verb, object, settings).ok(),
@@ -133,7 +130,7 @@ fn mode(
         Mode::Replace => ApplyMode::Replace,
         Mode::Recreate => ApplyMode::Recreate,
     };
-    // The annotation of a client-side apply would hold the Secret once more, readable to whoever reads annotations.
+    // A client-side apply would copy the Secret into an annotation, which more people can read.
     let is_secret = identity.group.is_empty() && identity.kind == "Secret";
     Ok(match mode {
         ApplyMode::ClientSide if is_secret => ApplyMode::ServerSide { force: true },
@@ -147,7 +144,7 @@ fn mode(
     })
 }
 
-/// The mode that annotations and settings say.
+/// Mode by annotations and settings.
 fn annotated(object: &Value, settings: &ApplySettings, identity: &manifest::Identity) -> ApplyMode {
     let strategy = |name: &str| annotation(object, &format!("strategy.spinnaker.io/{name}"));
     if strategy("recreate") == Some("true") {
@@ -179,7 +176,7 @@ fn clears_managed_fields(object: &Value, settings: &ApplySettings) -> bool {
     decide(settings.clear_managed_fields, enabled, of_kind)
 }
 
-/// The documented order: the setting for all, the setting for the kind, the annotation.
+/// Applies the documented precedence: the setting for all, the setting for the kind, the annotation.
 fn decide(for_all: Preference, annotated: bool, of_kind: Option<Preference>) -> bool {
     match (for_all, of_kind.unwrap_or_default()) {
         (Preference::Always, _) | (Preference::Allowed, Preference::Always) => true,

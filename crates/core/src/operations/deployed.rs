@@ -1,4 +1,4 @@
-//! The object of a deploy, and what every write of one has in common.
+//! The object of a deploy, and the common parts of its writes.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use super::manifest::is_too_large_to_be_annotated;
 use super::outcome::{Outcome, OutcomeClass};
 use super::program::{ApiRequest, JSON, Method};
 
-/// Number of times that an object is read and merged again after a conflict.
+/// Maximum number of rereads after a conflict.
 pub(super) const MAX_CONFLICTS: u32 = 3;
-/// What every write of a deployed object asks for: an unknown field is an error, as with kubectl.
+/// Query parameter of every write of a deployed object: an unknown field is an error, as with kubectl.
 pub(super) const STRICT: (&str, &str) = ("fieldValidation", "Strict");
 
-/// What one object's deploy knows.
+/// Object and paths of one deploy.
 #[derive(Clone, Debug)]
 pub(super) struct Deployed {
-    /// Shared with its operation: it may be large, and is copied only while a request is made of it.
+    /// Shared with its operation: it may be large, and is cloned only while a request is built.
     pub(super) object: Arc<Value>,
     pub(super) resource: Resource,
     /// Path of the object; that of its kind if it has no name yet.
@@ -27,8 +27,8 @@ pub(super) struct Deployed {
     pub(super) dry_run: bool,
 }
 
-/// The end of a deploy whose object cannot hold itself in an annotation, before anything is sent: as the API server would refuse
-/// the write.
+/// Outcome of a deploy whose object does not fit into its own annotation, before anything is sent: the API server would
+/// refuse the write.
 pub(super) fn refused_as_too_large(deployed: &Deployed) -> Option<Outcome> {
     let message = "metadata.annotations: Too long: may not be more than 262144 bytes. A client-side apply keeps the manifest in \
                    an annotation; deploy it with mode SERVER_SIDE";
@@ -36,8 +36,8 @@ pub(super) fn refused_as_too_large(deployed: &Deployed) -> Option<Outcome> {
         .then(|| Outcome::failed(422, OutcomeClass::Invalid, message))
 }
 
-/// The request that creates an object. As with kubectl, it leaves out the version that a manifest from `kubectl get`
-/// has: the API server creates no object with one.
+/// Request that creates an object. As with kubectl, without the resourceVersion that a manifest from `kubectl get` has:
+/// the API server creates no object with one.
 pub(super) fn create(deployed: &Deployed, manager: &str, mut object: Value) -> ApiRequest {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");

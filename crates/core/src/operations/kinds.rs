@@ -1,7 +1,7 @@
-//! The resource of a kind, by the cluster's own lists.
+//! Resources of kinds, by the cluster's own lists.
 //!
-//! A list of a group and version is kept for ten minutes, and read again for a kind that it lacks, once for each
-//! operation: a custom kind is served a moment after it was defined.
+//! The list of a group and version is cached for ten minutes, and read again for a kind that it lacks, once per
+//! operation: a custom kind is served a moment after its definition.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use super::outcome::{ApiAnswer, Outcome, OutcomeClass};
 
-/// Time for which a list is kept.
+/// Time for which a list is cached.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// Maximum number of lists kept for a cluster.
+/// Maximum number of cached lists of a cluster.
 const MAX_LISTS: usize = 512;
 
 /// A resource of the API.
@@ -26,7 +26,7 @@ pub struct Resource {
     pub kind: String,
     /// Name in paths.
     pub plural: String,
-    /// Whether its objects are in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
 }
 
@@ -41,7 +41,7 @@ impl Resource {
         format!("{}/{}", self.collection(namespace), segment(name))
     }
 
-    /// Path of the objects in a namespace, or in all if it is empty.
+    /// Path of the objects in a namespace, or in all namespaces if it is empty.
     pub(super) fn collection(&self, namespace: &str) -> String {
         let base = group_version_path(&self.group, &self.version);
         if self.namespaced && !namespace.is_empty() {
@@ -51,7 +51,7 @@ impl Resource {
     }
 }
 
-/// A part of a path, percent-encoded but for what Kubernetes' names hold.
+/// Percent-encodes a path segment, except for the characters of Kubernetes' names.
 fn segment(text: &str) -> String {
     use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
     const KEPT: &AsciiSet =
@@ -66,18 +66,18 @@ fn group_version_path(group: &str, version: &str) -> String {
     format!("/apis/{}/{}", segment(group), segment(version))
 }
 
-/// What is known of a kind.
+/// Result of the lookup of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindLookup {
-    /// Its resource.
+    /// The resource.
     Found(Resource),
-    /// This path must be read first.
+    /// The path to read first.
     Read(String),
-    /// The cluster has no such kind.
+    /// The cluster has no such kind; the message says so.
     Unknown(String),
 }
 
-/// What was read at a path.
+/// Cached result of a read.
 #[derive(Clone, Debug)]
 struct Kept<T> {
     read_at: Duration,
@@ -85,7 +85,7 @@ struct Kept<T> {
     found: Option<T>,
 }
 
-/// The kinds of one cluster, as far as they were asked for.
+/// Cached kinds of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds {
     /// By path of the group and version.
@@ -95,7 +95,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Looks a kind up at this time, for an operation that began at `began`. Without a version: in the one that the
+    /// Looks up a kind at time `now`, for an operation that began at `began`. Without a version, uses the one that the
     /// cluster prefers.
     pub fn find(&self, group: &str, version: &str, kind: &str, now: Duration, began: Duration) -> KindLookup {
         let decides = |read_at: Duration| read_at >= began;
@@ -128,11 +128,11 @@ impl Kinds {
         }
     }
 
-    /// Takes over what was read at a path that [`Kinds::find`] named.
+    /// Takes the answer for a path that [`Kinds::find`] named.
     ///
     /// # Errors
     ///
-    /// The outcome of the operation, where the API server refused to be read.
+    /// The outcome of the operation, if the API server refused the read.
     pub fn learn(&mut self, path: &str, answer: &ApiAnswer, now: Duration) -> Result<(), Outcome> {
         if self.lists.len() + self.preferred.len() > MAX_LISTS {
             self.lists.clear();
@@ -163,7 +163,7 @@ impl Kinds {
     }
 }
 
-/// The resources of an `APIResourceList`, without subresources.
+/// Resources of an `APIResourceList`, without subresources.
 pub(super) fn resources(list: &Value) -> Option<Vec<Resource>> {
     let (group, version) = split_api_version(list["groupVersion"].as_str()?);
     let resource = |entry: &Value| {

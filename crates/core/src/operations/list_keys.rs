@@ -1,8 +1,8 @@
-//! How the fields of native kinds are merged: the strategy that Kubernetes' types declare for each list and map
-//! (`patchStrategy` and `patchMergeKey` in their Go sources). What is not in the tables is merged field by field if it
-//! is a map, and replaced as a whole if it is a list.
+//! Merge strategies of the fields of native kinds, as Kubernetes' types declare them for each list and map
+//! (`patchStrategy` and `patchMergeKey` in their Go sources). By default a map is merged field by field, and a list is
+//! replaced as a whole.
 
-/// The groups of Kubernetes' own kinds whose names have a dot.
+/// Groups of Kubernetes' own kinds whose names have a dot.
 const BUILT_IN_GROUPS: [&str; 18] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -24,18 +24,18 @@ const BUILT_IN_GROUPS: [&str; 18] = [
     "storagemigration.k8s.io",
 ];
 
-/// How a field is merged.
+/// Merge strategy of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
     /// A map field by field; a list as a whole.
     Default,
-    /// A list, item by item; this field tells which is which.
+    /// A list, item by item; this field identifies an item.
     Items(&'static str),
-    /// Like [`Strategy::Items`], and of an item's fields only those of the manifest stay.
+    /// Like [`Strategy::Items`]; items keep only the manifest's fields.
     ItemsRetainingKeys(&'static str),
     /// A list of texts or numbers, as a set.
     Set,
-    /// A map, of whose fields only those of the manifest stay.
+    /// A map that keeps only the manifest's fields.
     RetainKeys,
     /// A map as a whole.
     Replace,
@@ -43,10 +43,10 @@ pub(super) enum Strategy {
 
 use Strategy::{Items, ItemsRetainingKeys, Replace, RetainKeys, Set};
 
-/// Below `metadata`.
+/// Strategies below `metadata`.
 const METADATA: &[(&[&str], Strategy)] = &[(&["finalizers"], Set), (&["ownerReferences"], Items("uid"))];
 
-/// Below the `spec` of a pod.
+/// Strategies below the `spec` of a pod.
 const POD: &[(&[&str], Strategy)] = &[
     (&["containers"], Items("name")),
     (&["initContainers"], Items("name")),
@@ -59,10 +59,10 @@ const POD: &[(&[&str], Strategy)] = &[
     (&["schedulingGates"], Items("name")),
 ];
 
-/// Lists of pods whose items are containers.
+/// Lists of containers in a pod's `spec`.
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
-/// Below a container.
+/// Strategies below a container.
 const CONTAINER: &[(&[&str], Strategy)] = &[
     (&["env"], Items("name")),
     (&["ports"], Items("containerPort")),
@@ -70,10 +70,10 @@ const CONTAINER: &[(&[&str], Strategy)] = &[
     (&["volumeDevices"], Items("devicePath")),
 ];
 
-/// A group, a kind and a path of it, and how that is merged.
+/// Group, kind, path, and merge strategy.
 type KindRule = (&'static str, &'static str, &'static [&'static str], Strategy);
 
-/// Below the objects of some kinds.
+/// Strategies of individual kinds.
 const KINDS: &[KindRule] = &[
     ("", "Service", &["spec", "ports"], Items("port")),
     ("", "ServiceAccount", &["secrets"], Items("name")),
@@ -109,7 +109,7 @@ const KINDS: &[KindRule] = &[
     ("storage.k8s.io", "CSINode", &["spec", "drivers"], Items("name")),
 ];
 
-/// Where a kind has the template of its pods.
+/// Paths of pod templates, by group and kind.
 const TEMPLATES: &[(&str, &str, &[&str])] = &[
     ("", "PodTemplate", &["template"]),
     ("", "ReplicationController", &["spec", "template"]),
@@ -130,17 +130,17 @@ pub(super) struct MergeSchema<'k> {
 }
 
 impl<'k> MergeSchema<'k> {
-    /// The strategies of a kind; of one that is not native, every list is replaced as a whole.
+    /// The strategies of a kind. Lists of a kind that is not native are replaced as a whole.
     pub(super) fn of(group: &'k str, kind: &'k str) -> Self {
         Self { group, kind, native: !group.contains('.') || BUILT_IN_GROUPS.contains(&group) }
     }
 
-    /// Whether the API server knows strategies of the kind, so that it takes a strategic merge patch.
+    /// Whether the API server supports strategic merge patches of the kind.
     pub(super) fn is_native(&self) -> bool {
         self.native
     }
 
-    /// How the field at a path is merged. Items of lists add nothing to a path.
+    /// Strategy of the field at a path. List items add nothing to a path.
     pub(super) fn at(&self, path: &[&str]) -> Strategy {
         if !self.native {
             return Strategy::Default;
@@ -168,8 +168,8 @@ impl<'k> MergeSchema<'k> {
     }
 }
 
-/// How a field of a kind is merged, as Kubernetes' types declare it: `merge by name`, `retainKeys`; empty: a map field by
-/// field, a list as a whole. Items of lists add nothing to a path.
+/// Merge strategy of a field, as Kubernetes' types declare it: `merge by name`, `retainKeys`; empty for the default: a
+/// map field by field, a list as a whole. List items add nothing to a path.
 pub fn merge_rule(group: &str, kind: &str, path: &[&str]) -> String {
     match MergeSchema::of(group, kind).at(path) {
         Strategy::Default => String::new(),
@@ -181,7 +181,7 @@ pub fn merge_rule(group: &str, kind: &str, path: &[&str]) -> String {
     }
 }
 
-/// How a field of a pod, or of the template of pods, is merged.
+/// Strategy of a field of a pod, or of a pod template.
 fn in_pod(path: &[&str]) -> Option<Strategy> {
     if let Some(metadata) = path.strip_prefix(&["metadata"]) {
         return find(METADATA, metadata);

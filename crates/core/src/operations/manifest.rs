@@ -1,4 +1,4 @@
-//! One object from JSON or YAML, what it names, and the annotation `last-applied-configuration`.
+//! One object from JSON or YAML, its identity, and the annotation `last-applied-configuration`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,49 +17,49 @@ pub const MAX_MANIFEST_BYTES: usize = 4 << 20;
 const MAX_DEPTH: usize = 100;
 /// Maximum number of values in a manifest.
 const MAX_NODES: usize = 1 << 20;
-/// Maximum number of keys in a manifest, of all its mappings together.
+/// Maximum number of keys in all mappings of a manifest.
 const MAX_KEYS: usize = 200_000;
-/// Maximum size of all annotations of an object, in bytes, keys included: the API server's.
+/// Maximum size of all annotations of an object, keys included, in bytes: the API server's limit.
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
-/// The annotation by which `kubectl apply` knows what it applied before.
+/// Annotation with the last configuration that `kubectl apply` applied.
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Why a text is no manifest or patch. Without the text itself, which may be a Secret.
+/// Defect of a manifest or patch. Without its text, which may be a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// There is nothing in it.
+    /// No content.
     #[error("the manifest is empty: give one object in JSON or YAML")]
     Empty,
-    /// It is larger than [`MAX_MANIFEST_BYTES`].
+    /// More than [`MAX_MANIFEST_BYTES`].
     #[error("the manifest is larger than 4 MiB")]
     TooLarge,
-    /// It cannot be read as JSON or YAML.
+    /// Neither JSON nor YAML.
     #[error("the manifest cannot be read{}: {why}", at_line(*.line))]
     Malformed {
         /// Line of the error, from 1.
         line: Option<u64>,
-        /// The error of the parser, and what to do where it does not say that itself.
+        /// The parser's error, with the remedy where the parser names none.
         why: String,
     },
-    /// It has more than one object.
+    /// More than one object.
     #[error("{0} objects: one operation deploys one")]
     Several(usize),
-    /// It has more than [`MAX_KEYS`] keys.
+    /// More than [`MAX_KEYS`] keys.
     #[error("the manifest has more than 200000 keys")]
     TooManyKeys,
-    /// It is no object.
-    #[error("the manifest is no object with apiVersion, kind and metadata")]
+    /// Not an object.
+    #[error("the manifest is not an object with apiVersion, kind and metadata")]
     NoObject,
-    /// It is a list of objects.
+    /// A list of objects.
     #[error("the manifest is a list: give one object for each operation")]
     List,
-    /// A field is missing or of another type.
+    /// A field is missing or has another type.
     #[error("the manifest has no {0}")]
     Missing(&'static str),
-    /// A field has a value that no object can have.
-    #[error("the manifest's {0} is no name of Kubernetes")]
+    /// A field has an invalid name as its value.
+    #[error("the manifest's {0} is not a valid Kubernetes name")]
     Name(&'static str),
-    /// A patch is of the wrong shape.
+    /// A patch has the wrong shape.
     #[error("the patch is not {0}")]
     Patch(&'static str),
 }
@@ -68,7 +68,7 @@ fn at_line(line: Option<u64>) -> String {
     line.map(|line| format!(", at line {line}")).unwrap_or_default()
 }
 
-/// Parses JSON or YAML with one document that is not empty, without aliases. Numbers are those that kubectl sends.
+/// Parses JSON or YAML with one non-empty document, without aliases. Numbers are those that kubectl sends.
 pub(super) fn parse_any(data: &str) -> Result<Value, ManifestError> {
     let mut value = json_or_yaml(data)?;
     if keys(&value) > MAX_KEYS {
@@ -96,7 +96,7 @@ fn json_or_yaml(data: &str) -> Result<Value, ManifestError> {
     }
 }
 
-/// The documents of a text in JSON; `None` if it is no JSON, and may be YAML.
+/// Documents of a text in JSON; `None` if it is not JSON, and may be YAML.
 fn json_documents(data: &str) -> Result<Option<Vec<Value>>, ManifestError> {
     let mut documents = Vec::new();
     for document in serde_json::Deserializer::from_str(data).into_iter::<StrictDocument>() {
@@ -123,7 +123,7 @@ fn yaml_documents(data: &str) -> Result<Vec<Value>, ManifestError> {
             max_events: 2 * MAX_NODES,
             max_total_scalar_bytes: MAX_MANIFEST_BYTES,
         },
-        // Modes of files are written so: 0400.
+        // File modes are written like this: 0400.
         legacy_octal_numbers: true,
         with_snippet: false,
     };
@@ -150,7 +150,7 @@ fn of_yaml_error(error: &serde_saphyr::Error) -> ManifestError {
     ManifestError::Malformed { line, why }
 }
 
-/// Number of keys of all mappings.
+/// Number of keys in all mappings.
 fn keys(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().map(keys).sum(),
@@ -159,7 +159,7 @@ fn keys(value: &Value) -> usize {
     }
 }
 
-/// A document none of whose mappings has a key twice. Deliberately stricter than kubectl, which takes the last one.
+/// A document without duplicate keys. Deliberately stricter than kubectl, which takes the last one.
 struct StrictDocument(Value);
 
 impl<'de> Deserialize<'de> for StrictDocument {
@@ -168,13 +168,13 @@ impl<'de> Deserialize<'de> for StrictDocument {
     }
 }
 
-/// Makes integers of floats that are whole, as Go writes them: `3.0` is `3`. In a field that is an integer, the API
-/// server refuses a float or cuts it off.
+/// Converts whole floats to integers, as Go writes them: `3.0` becomes `3`. In an integer field, the API server refuses
+/// or truncates a float.
 fn whole_floats_to_integers(value: &mut Value) {
     match value {
         Value::Number(number) => {
             let whole = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
-            // Below this, each whole float is the integer that was meant.
+            // Below this bound, each whole float is exactly the intended integer.
             if let Some(whole) = whole.filter(|float| float.abs() < 1e15) {
                 *number = (whole as i64).into();
             }
@@ -204,19 +204,19 @@ pub(super) fn parse_patch(data: &str, is_json_patch: bool) -> Result<Value, Mani
     }
 }
 
-/// What an object is called.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) group: String,
     pub(super) version: String,
     pub(super) kind: String,
-    /// Empty if it names none.
+    /// Empty if the object names none.
     pub(super) namespace: String,
-    /// Empty if it has a `generateName` instead.
+    /// Empty if the object has a `generateName` instead.
     pub(super) name: String,
 }
 
-/// What an object is called, by its own fields.
+/// Reads the identity from the object's own fields.
 pub(super) fn identity(object: &Value) -> Result<Identity, ManifestError> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let api_version = text(&object["apiVersion"]).ok_or(ManifestError::Missing("apiVersion"))?;
@@ -253,7 +253,7 @@ pub(super) fn annotation<'o>(object: &'o Value, name: &str) -> Option<&'o str> {
     object["metadata"]["annotations"].get(name)?.as_str()
 }
 
-/// The annotations of an object, made where there are none.
+/// The annotations of an object, created if absent.
 pub(super) fn annotations(object: &mut Value) -> Option<&mut Map<String, Value>> {
     let metadata = object.as_object_mut()?.entry("metadata").or_insert_with(|| Map::new().into());
     let annotations = metadata.as_object_mut()?.entry("annotations").or_insert(Value::Null);
@@ -263,13 +263,13 @@ pub(super) fn annotations(object: &mut Value) -> Option<&mut Map<String, Value>>
     annotations.as_object_mut()
 }
 
-/// The object with the annotation that holds itself, as `kubectl apply` writes it: with annotations, if only empty ones.
+/// Adds the annotation of the object itself, as `kubectl apply` writes it: with `annotations`, even if empty.
 pub(super) fn with_last_applied(mut object: Value) -> Value {
     annotations(&mut object);
     with_last_applied_as_is(object)
 }
 
-/// The object with the annotation that holds itself, as the API server keeps it after `kubectl apply --server-side`.
+/// Adds the annotation of the object itself, as the API server keeps it after `kubectl apply --server-side`.
 pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
     if let Some(Value::Object(annotations)) = object.pointer_mut("/metadata/annotations") {
         annotations.remove(LAST_APPLIED);
@@ -282,17 +282,17 @@ pub(super) fn with_last_applied_as_is(mut object: Value) -> Value {
     object
 }
 
-/// Whether the annotation that holds the object, with its others, is larger than the API server takes. To find out after the
-/// object was deleted for its successor would be too late.
+/// Whether the object's annotations, with the annotation of the object itself, exceed the API server's limit. A
+/// recreate must know before it deletes the object.
 pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
-    // That text has the annotations too.
+    // The object's text includes its annotations.
     let mut text = Length::default();
     let _ = write_go_json(object, &mut text);
     let bytes = text.0;
     if 2 * bytes < MAX_ANNOTATIONS_BYTES {
         return false;
     }
-    // The annotation has all of that text, unless the object has the annotation already.
+    // The annotation contains all of that text, unless the object has the annotation already.
     if bytes > MAX_ANNOTATIONS_BYTES && annotation(object, LAST_APPLIED).is_none() {
         return true;
     }
@@ -302,7 +302,7 @@ pub(super) fn is_too_large_to_be_annotated(object: &Value) -> bool {
     bytes.sum::<usize>() > MAX_ANNOTATIONS_BYTES
 }
 
-/// JSON as Go's encoder writes it, byte by byte: keys sorted, without spaces, and without what HTML would read.
+/// Serializes JSON byte for byte as Go's encoder does: sorted keys, no spaces, HTML characters escaped.
 pub(super) fn go_json(value: &Value) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -310,7 +310,7 @@ pub(super) fn go_json(value: &Value) -> String {
     text
 }
 
-/// Writes what [`go_json`] returns.
+/// Writes the text of [`go_json`].
 pub(super) fn write_go_json(value: &Value, to: &mut impl fmt::Write) -> fmt::Result {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => write!(to, "{value}"),
@@ -369,7 +369,7 @@ fn write_go_string(text: &str, to: &mut impl fmt::Write) -> fmt::Result {
     to.write_char('"')
 }
 
-/// Counts bytes instead of keeping them.
+/// Writer that counts bytes.
 #[derive(Default)]
 struct Length(usize);
 

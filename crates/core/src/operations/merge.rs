@@ -1,9 +1,8 @@
-//! The patch of `kubectl apply`: what makes the live object the wanted one, from what was applied last, what is to be
-//! applied and what the cluster has. What the manifest has wins, what only the last manifest had goes, and all else stays
-//! as it is.
+//! The patch of `kubectl apply`: from the last applied, the wanted and the live object. Fields of the manifest win,
+//! fields that only the last manifest had are removed, and others stay.
 //!
-//! As kubectl does, native kinds get a strategic merge patch, whose lists the API server merges with those that it has
-//! when it writes, and all other kinds a JSON merge patch, whose lists replace.
+//! As with kubectl, native kinds get a strategic merge patch, whose lists the API server merges with the current ones,
+//! and all other kinds a JSON merge patch, whose lists replace.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,9 +11,9 @@ use serde_json::{Map, Value, json};
 use super::changes::{MERGE_PATCH, STRATEGIC_PATCH};
 use super::list_keys::{MergeSchema, Strategy};
 
-/// What of a map stays, by a strategic merge patch.
+/// Directive of a strategic merge patch: the fields that a map keeps.
 const RETAIN_KEYS: &str = "$retainKeys";
-/// What is done with a map or an item, by a strategic merge patch.
+/// Directive of a strategic merge patch: the operation on a map or an item.
 const DIRECTIVE: &str = "$patch";
 
 /// A patch, and its media type.
@@ -24,11 +23,10 @@ pub(super) struct ThreeWayPatch {
     pub(super) content_type: &'static str,
 }
 
-/// The patch; `None` if there is nothing to change. `last` is what was applied before, an empty object if that is not
-/// known.
+/// The patch; `None` if nothing changes. `last` is the last applied object; empty if unknown.
 ///
-/// Where items of a list share a key (ports of TCP and UDP with one number), it cannot be told which is which: the list
-/// is replaced by the manifest's, where kubectl's patch would lose one of them.
+/// Items of a list that share a key (ports of TCP and UDP with one number) cannot be told apart: such a list is
+/// replaced by the manifest's, where kubectl's patch would lose an item.
 pub(super) fn three_way_patch(
     group: &str,
     kind: &str,
@@ -92,7 +90,7 @@ impl Diff<'_> {
         patch
     }
 
-    /// Like [`Diff::maps`]. If the map retains keys, whatever it has besides the manifest's goes.
+    /// Like [`Diff::maps`]. If the map retains keys, fields that the manifest lacks are removed.
     fn items<'v>(
         &self,
         path: &mut Vec<&'v str>,
@@ -111,7 +109,7 @@ impl Diff<'_> {
         patch
     }
 
-    /// Adds what changes of the list at this path.
+    /// Adds the changes of the list at this path.
     fn lists<'v>(
         &self,
         patch: &mut Map<String, Value>,
@@ -170,7 +168,7 @@ impl Diff<'_> {
         }
     }
 
-    /// Whether a list is the manifest's already, but for what others and defaults added to its items.
+    /// Whether a list equals the manifest's, except for fields that others and defaults added to its items.
     fn same_items<'v>(&self, path: &mut Vec<&'v str>, manifest: &'v [Value], live: &'v [Value]) -> bool {
         let none = map(None);
         let same = |(wanted, held): (&'v Value, &'v Value)| match (wanted, held) {
@@ -181,7 +179,7 @@ impl Diff<'_> {
     }
 }
 
-/// The items of a list by the JSON of their key, each with its place; of several with one key the first.
+/// Items of a list by the JSON of their key, with their positions; the first one for a duplicate key.
 type ItemsByKey<'v> = HashMap<String, (usize, &'v Value)>;
 
 fn by_key<'v>(items: &'v [Value], key: &str) -> ItemsByKey<'v> {
@@ -196,7 +194,7 @@ fn indexed(items: &[Value], key: impl Fn(&Value) -> String) -> ItemsByKey<'_> {
     index
 }
 
-/// Adds what changes of a list of texts or numbers that is a set.
+/// Adds the changes of a set of texts or numbers.
 fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[Value], live: &[Value]) {
     let (wants, lives) = (indexed(manifest, Value::to_string), indexed(live, Value::to_string));
     let mut added = HashSet::new();
@@ -209,7 +207,7 @@ fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[
     });
     let gone: Vec<Value> = gone.cloned().collect();
     let places = manifest.iter().filter_map(|item| lives.get(&item.to_string()).map(|(at, _)| at));
-    // kubectl sorts what is there before it compares, so it gives a sorted manifest no order of its own.
+    // kubectl sorts the live list before it compares, so a sorted manifest gets no order of its own.
     let mut sorted = live.to_vec();
     sorted.sort_by_key(ToString::to_string);
     if new.is_empty() && gone.is_empty() && (places.is_sorted() || sorted == manifest) {
@@ -224,12 +222,12 @@ fn sets(patch: &mut Map<String, Value>, name: &str, last: &[Value], manifest: &[
     }
 }
 
-/// The field that says the order of a list.
+/// Name of the directive with the order of a list.
 fn set_order_of(name: &str) -> String {
     format!("$setElementOrder/{name}")
 }
 
-/// Whether each item has this key, and none has that of another.
+/// Whether each item has this key, with a distinct value.
 fn distinct(items: &[Value], key: &str) -> bool {
     let mut seen = HashSet::with_capacity(items.len());
     items.iter().all(|item| match &item[key] {
@@ -247,7 +245,7 @@ fn map(value: Option<&Value>) -> &Map<String, Value> {
     value.and_then(Value::as_object).unwrap_or(&EMPTY)
 }
 
-/// A value without the fields that are null, which are no fields. Items of lists stay.
+/// Removes null fields, which mean absence. List items stay.
 pub(super) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => map

@@ -1,4 +1,4 @@
-//! A well-formed operation: what callers may ask, and how operations differ in what they may be done with.
+//! Well-formed operations: their checks, and the properties of their verbs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::wire::operations as wire;
 use crate::wire::operations::operation::Verb;
 use crate::wire::operations::{Target, deploy, patch, undo_rollout};
 
-/// Maximum time that an operation may be given.
+/// Maximum deadline of an operation.
 pub const MAX_DEADLINE: Duration = Duration::from_millis(600_000);
 /// Maximum size of an operation's result, in bytes.
 pub const MAX_RESULT_BYTES: usize = 10 << 20;
@@ -25,26 +25,26 @@ const MAX_NAME: usize = 253;
 /// Maximum length of a label selector or of a continue token, in bytes.
 const MAX_QUERY: usize = 8 << 10;
 
-/// Why an operation cannot be done as it is written.
+/// Defect of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidOperation {
-    /// A field that is needed is not there.
+    /// A required field is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{field} is {value:?}: {remedy}")]
     Field {
         /// Path of the field.
         field: &'static str,
-        /// Its value, cut.
+        /// Value, truncated.
         value: String,
-        /// What it can be.
+        /// Valid values.
         remedy: &'static str,
     },
-    /// Two fields exclude one another, or one needs the other.
+    /// Two fields exclude each other, or one requires the other.
     #[error("{0}")]
     Fields(&'static str),
-    /// The manifest or patch is no such thing.
+    /// The manifest or patch is invalid.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -56,7 +56,7 @@ impl InvalidOperation {
     }
 }
 
-/// An operation that is well-formed.
+/// A well-formed operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation {
     id: String,
@@ -64,27 +64,27 @@ pub struct Operation {
     deadline: Option<Duration>,
     /// Without the text of its manifest or patch.
     verb: Verb,
-    /// What that text says.
+    /// Parsed manifest or patch.
     document: Option<Arc<Value>>,
     document_bytes: usize,
 }
 
-/// An operation that is well-formed but for its manifest or patch, which was not read yet: that may take long, and is only
-/// for callers who may do what they ask.
+/// A well-formed operation whose manifest or patch is not parsed yet. Parsing may take long, and is done only for
+/// authorized callers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnreadOperation(Operation);
 
-/// The documented name of an operation's verb, as rows and records have it.
+/// Documented name of an operation's verb, for rows and records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationVerb {
     /// `Deploy`, `Delete` …
     pub name: &'static str,
-    /// Whether it only reads.
+    /// Whether the verb only reads.
     pub reads: bool,
 }
 
 impl OperationVerb {
-    /// Whether the verb of this name only reads. Names that are no verb, such as `Connect`, do not.
+    /// Whether the verb of this name only reads. False for names that are no verbs, such as `Connect`.
     pub fn only_reads(name: &str) -> bool {
         matches!(name, "RevisionHistory" | "Get" | "List" | "Logs" | "Discovery")
     }
@@ -99,12 +99,12 @@ pub struct ObjectKey {
     pub kind: String,
     /// Namespace; empty if it has none.
     pub namespace: String,
-    /// Name; empty: the objects that a selector matches.
+    /// Name; empty for the objects that match a selector.
     pub name: String,
 }
 
 impl UnreadOperation {
-    /// Checks what can be checked without the cluster, and without reading a manifest or patch.
+    /// Checks everything that needs neither the cluster nor the manifest or patch.
     pub(super) fn check(message: wire::Operation) -> Result<Self, InvalidOperation> {
         check_id(&message.op_id, true)?;
         let account = message.account.unwrap_or_default();
@@ -127,7 +127,7 @@ impl UnreadOperation {
         Ok(Self(Operation { id, account, deadline, verb, document, document_bytes }))
     }
 
-    /// The caller's own id; empty if there is none.
+    /// The caller's own id; may be empty.
     pub fn id(&self) -> &str {
         self.0.id()
     }
@@ -137,20 +137,20 @@ impl UnreadOperation {
         self.0.account()
     }
 
-    /// The name of the verb, and whether it only reads.
+    /// Name of the verb, and whether it only reads.
     pub fn kind(&self) -> OperationVerb {
         self.0.kind()
     }
 
-    /// Size of its manifest or patch, in bytes.
+    /// Size of the manifest or patch, in bytes.
     pub fn document_bytes(&self) -> usize {
         self.0.document_bytes
     }
 
-    /// Reads its manifest or patch.
+    /// Parses the manifest or patch.
     ///
     /// # Errors
-    /// It is none, or the verb cannot be done with it.
+    /// If it is invalid, or the verb does not support it.
     pub fn read(self) -> Result<Operation, InvalidOperation> {
         let Self(mut operation) = self;
         let is_json_patch =
@@ -170,7 +170,7 @@ impl UnreadOperation {
 }
 
 impl Operation {
-    /// The caller's own id; empty if there is none.
+    /// The caller's own id; may be empty.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -180,22 +180,22 @@ impl Operation {
         &self.account
     }
 
-    /// The time for all requests together, if the caller set one.
+    /// Time limit for all requests together, if the caller set one.
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// What is asked.
+    /// The verb, without the text of its manifest or patch.
     pub fn verb(&self) -> &Verb {
         &self.verb
     }
 
-    /// What its manifest or patch says. The verb has no text of it.
+    /// Parsed manifest or patch, if the verb has one.
     pub fn document(&self) -> Option<&Arc<Value>> {
         self.document.as_ref()
     }
 
-    /// Writes its manifest or patch by its contents: the same text for all ways of writing it.
+    /// Writes the contents of the manifest or patch in a canonical form, independent of its notation.
     ///
     /// # Errors
     /// The writer's.
@@ -203,12 +203,12 @@ impl Operation {
         self.document().map_or(Ok(()), |document| manifest::write_go_json(document, to))
     }
 
-    /// Size of its manifest or patch as it was given, in bytes.
+    /// Size of the manifest or patch as given, in bytes.
     pub fn document_bytes(&self) -> usize {
         self.document_bytes
     }
 
-    /// The name of the verb, and whether it only reads.
+    /// Name of the verb, and whether it only reads.
     pub fn kind(&self) -> OperationVerb {
         let name = match &self.verb {
             Verb::Deploy(_) => "Deploy",
@@ -228,8 +228,8 @@ impl Operation {
         OperationVerb { name, reads: OperationVerb::only_reads(name) }
     }
 
-    /// Whether it may run again after an unknown outcome: done twice, it is done once. Deploys in the modes create and
-    /// recreate, JSON patches and `revisions_back` are not. `mode` is that of a deploy.
+    /// Whether the operation is idempotent, so that it may run again after an unknown outcome. Deploys in the modes
+    /// create and recreate, JSON patches and `revisions_back` are not. `mode` is that of a deploy.
     pub fn may_run_again(&self, mode: Option<super::ApplyMode>) -> bool {
         use super::ApplyMode::{Create, Recreate};
         match &self.verb {
@@ -240,7 +240,7 @@ impl Operation {
         }
     }
 
-    /// The object that is changed; `None` for what only reads.
+    /// The changed object; `None` for an operation that only reads.
     pub fn object(&self) -> Option<ObjectKey> {
         let of = |target: &Target| ObjectKey {
             group: target.group.clone(),
@@ -272,14 +272,14 @@ impl Operation {
     }
 }
 
-/// A result that a person gives to an operation.
+/// Result that a person enters for an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettledByHand {
     /// Id of the operation.
     pub operation_id: String,
     /// HTTP status.
     pub status: u16,
-    /// Why it failed; empty if it did not.
+    /// Cause of the failure; empty for a success.
     pub message: String,
 }
 
@@ -373,7 +373,7 @@ fn small_enough(bytes: usize) -> Result<(), InvalidOperation> {
     if bytes <= MAX_MANIFEST_BYTES { Ok(()) } else { Err(ManifestError::TooLarge.into()) }
 }
 
-/// Checks what is deployed.
+/// Checks the object of a deploy.
 fn check_deployed(verb: &wire::Deploy, object: &Value) -> Result<(), InvalidOperation> {
     let identity = manifest::identity(object)?;
     let creates = matches!(verb.mode(), deploy::Mode::Unspecified | deploy::Mode::Create);
@@ -428,7 +428,7 @@ fn check_logs(verb: &wire::Logs) -> Result<(), InvalidOperation> {
     Ok(())
 }
 
-/// Checks a target that is one object.
+/// Checks a target that must be one object.
 fn object_of(path: &'static str, target: Option<&Target>) -> Result<(), InvalidOperation> {
     kind_of(path, target)?;
     match target {
@@ -437,7 +437,7 @@ fn object_of(path: &'static str, target: Option<&Target>) -> Result<(), InvalidO
     }
 }
 
-/// Checks a target that is a kind.
+/// Checks a target that must be a kind.
 fn kind_of(path: &'static str, target: Option<&Target>) -> Result<(), InvalidOperation> {
     let Some(target) = target else { return Err(InvalidOperation::Missing(path)) };
     if target.kind.is_empty() {
@@ -456,7 +456,7 @@ fn kind_of(path: &'static str, target: Option<&Target>) -> Result<(), InvalidOpe
     Ok(())
 }
 
-/// Refuses what cannot stand in a path: the API server has no object of such a name.
+/// Refuses values that cannot be path segments: the API server has no object of such a name.
 fn path_segment(name: &'static str, value: &str) -> Result<(), InvalidOperation> {
     let unfit = |c: char| c == '/' || c == '%' || c.is_control();
     if value == "." || value == ".." || value.contains(unfit) {

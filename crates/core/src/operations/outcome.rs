@@ -1,4 +1,4 @@
-//! Answers of the API server to a program, and how a program ends.
+//! Answers of the API server to a program, and outcomes of programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub struct ApiAnswer {
     pub status: u16,
     /// Body. It may hold a Secret.
     pub body: Vec<u8>,
-    /// Time after which the API server says to ask again, by `Retry-After`.
+    /// Value of `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
@@ -23,12 +23,11 @@ impl fmt::Debug for ApiAnswer {
 }
 
 impl ApiAnswer {
-    /// Whether it is a success.
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The body as JSON, or the outcome of an answer that is none.
+    /// The body as JSON, or a failure if it is not JSON.
     pub(super) fn json(&self) -> Result<Value, Outcome> {
         serde_json::from_slice(&self.body).map_err(|_| {
             let message = "the API server answered with something that is not JSON".to_owned();
@@ -36,35 +35,35 @@ impl ApiAnswer {
         })
     }
 
-    /// The body of a success as JSON, or the outcome that this answer is.
+    /// The body of a success as JSON, or the outcome of a refusal.
     pub(super) fn object(&self) -> Result<Value, Outcome> {
         if self.is_success() { self.json() } else { Err(Outcome::refused(self)) }
     }
 }
 
-/// The end of an operation.
+/// End of an operation.
 #[derive(Clone, PartialEq)]
 pub struct Outcome {
-    /// HTTP status: the API server's, where there is one.
+    /// HTTP status, the API server's if it answered.
     pub status: u16,
-    /// What the operation returns.
+    /// Result of the operation.
     pub body: OutcomeBody,
-    /// Why it failed.
+    /// Failure, if any.
     pub failure: Option<OutcomeFailure>,
 }
 
-/// What an operation returns.
+/// Result of an operation.
 #[derive(Clone, PartialEq)]
 pub enum OutcomeBody {
-    /// Nothing.
+    /// No body.
     Empty,
     /// JSON.
     Json(Value),
-    /// A text, and whether it was longer.
+    /// A text that may be truncated.
     Text {
         /// The text.
         text: String,
-        /// Whether it was cut at the operation's limit.
+        /// Whether it was truncated at the operation's limit.
         cut: bool,
     },
 }
@@ -85,42 +84,42 @@ impl fmt::Debug for Outcome {
     }
 }
 
-/// Why an operation failed.
+/// Failure of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutcomeFailure {
-    /// Its class.
+    /// Class of the failure.
     pub class: OutcomeClass,
-    /// What went wrong and what to do, at most 1 KiB.
+    /// Cause and remedy, at most 1 KiB.
     pub message: String,
 }
 
-/// The class of a failure.
+/// Class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutcomeClass {
-    /// The cluster refused the credential.
+    /// The cluster rejected the credential.
     Auth,
-    /// The credential lacks a right.
+    /// The credential lacks a permission.
     Forbidden,
-    /// There is no such object or kind.
+    /// The object or kind does not exist.
     NotFound,
     /// Another writer was faster, or manages the fields.
     Conflict,
-    /// The API server refused what was asked.
+    /// The API server refused the request.
     Invalid,
-    /// It took too long.
+    /// A time limit expired.
     Timeout,
     /// The answer or the object is too large.
     TooLarge,
-    /// The API server, or the way to it, failed.
+    /// The API server, or the connection to it, failed.
     Internal,
-    /// The API server had no time for it, as long as the operation could wait.
+    /// The API server was overloaded for as long as the operation could wait.
     Overloaded,
-    /// It may or may not have been done.
+    /// The operation may or may not have been executed.
     OutcomeUnknown,
 }
 
 impl OutcomeClass {
-    /// Its name, as callers read it.
+    /// Name for callers.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auth => "AUTH",
@@ -136,7 +135,7 @@ impl OutcomeClass {
         }
     }
 
-    /// The class that a status says.
+    /// Class of an HTTP status.
     pub fn of_status(status: u16) -> Self {
         match status {
             401 => Self::Auth,
@@ -154,11 +153,11 @@ impl OutcomeClass {
 /// Maximum length of a failure's message, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// Length of what stays of the beginning of a message that is too long, in bytes. The reason of a refusal often follows a
-/// dump of what was refused.
+/// Length of the beginning that a truncated message keeps, in bytes. The reason of a refusal often follows a dump of
+/// the refused object.
 const MESSAGE_BEGINNING: usize = 448;
 
-/// A message of at most [`MAX_MESSAGE`] bytes: of a longer one the beginning and the end, with a note of what was left out.
+/// Truncates a message to [`MAX_MESSAGE`] bytes: keeps its beginning and end, and notes the omission.
 fn without_middle(message: String) -> String {
     if message.len() <= MAX_MESSAGE {
         return message;
@@ -182,7 +181,7 @@ impl Outcome {
         Self { status, body: OutcomeBody::Empty, failure: Some(OutcomeFailure { class, message }) }
     }
 
-    /// What the API server refused, in its own words.
+    /// The API server's refusal, in its own words.
     pub fn refused(answer: &ApiAnswer) -> Self {
         let said: Option<Value> = serde_json::from_slice(&answer.body).ok();
         let said =
@@ -195,7 +194,7 @@ impl Outcome {
         Self::failed(status, OutcomeClass::of_status(status), message)
     }
 
-    /// The end with the object of an answer, or what the API server refused.
+    /// Outcome with the object of an answer, or the API server's refusal.
     pub(super) fn of(answer: &ApiAnswer) -> Self {
         match answer.object() {
             Ok(object) => Self::done(answer.status, OutcomeBody::Json(object)),

@@ -1,7 +1,7 @@
 //! Operations in protobuf's text format and in JSON.
 //!
-//! Both are read by the descriptors of `proto/operations.proto`, so that a field that is unknown, set twice or of another
-//! type is an error that names it.
+//! Both use the descriptors of `proto/operations.proto`, so that an unknown or duplicate field, or one of another type,
+//! is an error that names it.
 
 use std::mem;
 use std::sync::LazyLock;
@@ -12,29 +12,29 @@ use serde_json::Value;
 use super::operation::{InvalidOperation, Operation, SettledByHand, UnreadOperation, text_of};
 use crate::wire::operations as wire;
 
-/// Where an operation in JSON has the text of its manifest or patch.
+/// Paths of the text of a manifest or patch, in an operation in JSON.
 const DOCUMENTS: [&str; 2] = ["/deploy/manifest/data", "/patch/body/data"];
 
-/// Why a text is no operation.
+/// Reason for which a text is not an operation.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
-    /// It is no protobuf text of the message.
+    /// Not the message in protobuf's text format.
     #[error("it is no {message} in protobuf's text format: {why}")]
     Text {
         /// Name of the message.
         message: &'static str,
-        /// What the reader of the format says.
+        /// Error of the parser.
         why: String,
     },
-    /// It is no JSON of the message.
+    /// Not the message in JSON.
     #[error("it is no {message} in JSON: {why}")]
     Json {
         /// Name of the message.
         message: &'static str,
-        /// What the reader of the format says.
+        /// Error of the parser.
         why: String,
     },
-    /// It is well-formed, and means nothing that could be done.
+    /// Well-formed, but not a valid operation.
     #[error(transparent)]
     Invalid(#[from] InvalidOperation),
 }
@@ -52,22 +52,22 @@ pub fn operation_from_text(text: &str) -> Result<Operation, ParseError> {
 }
 
 impl UnreadOperation {
-    /// Reads all of it but its manifest or patch, in protobuf's text format.
+    /// Parses an operation in protobuf's text format, except for its manifest or patch.
     ///
     /// # Errors
-    /// It is no operation.
+    /// If the text is not an operation.
     pub fn from_text(text: &str) -> Result<Self, ParseError> {
         let message: wire::Operation = from_text(text, "Operation")?;
         Ok(Self::check(message)?)
     }
 
-    /// The same in JSON, with names in camelCase or as the proto spells them.
+    /// Parses an operation in JSON, with names in camelCase or as in the proto, except for its manifest or patch.
     ///
     /// # Errors
-    /// It is no operation.
+    /// If the JSON is not an operation.
     pub fn from_json(mut json: Value) -> Result<Self, ParseError> {
         const MESSAGE: &str = "Operation";
-        // A manifest or patch, which may have 4 MiB, is moved past the reader, which would copy it several times.
+        // A manifest or patch of up to 4 MiB bypasses the parser, which would copy it several times.
         let document = DOCUMENTS.iter().find_map(|document| match json.pointer_mut(document) {
             Some(Value::String(text)) => Some(mem::take(text)),
             _ => None,
@@ -85,7 +85,7 @@ impl UnreadOperation {
     }
 }
 
-/// Reads a result that a person gives in protobuf's text format, such as `op_id: "01…" status: 200`.
+/// Parses a person's result in protobuf's text format, such as `op_id: "01…" status: 200`.
 pub fn result_from_text(text: &str) -> Result<SettledByHand, ParseError> {
     let message: wire::OperationResult = from_text(text, "OperationResult")?;
     Ok(SettledByHand::check(message)?)
@@ -98,9 +98,9 @@ fn from_text<M: prost::Message + Default>(text: &str, message: &'static str) -> 
     read.transcode_to().map_err(|e| failed(e.to_string()))
 }
 
-/// What a reader says, without what it found: that may be a part of a manifest, and so of a Secret.
+/// Error of a parser without the text it found, which may be a part of a manifest, and so of a Secret.
 fn without_values(why: &str) -> String {
-    // One character, with its quotation mark, is punctuation or a digit.
+    // A single character, in quotation marks, is punctuation or a digit.
     let why = match why.split_once(", but found '") {
         Some((expected, found)) if found.len() > 2 => expected,
         _ => why,

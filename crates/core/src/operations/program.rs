@@ -1,4 +1,4 @@
-//! What a program is: what it is made with, its requests and its steps.
+//! Interface of programs: their context, requests and steps.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,43 +12,42 @@ use crate::wire::operations::Target;
 
 /// A program of requests to one cluster.
 pub trait Program: Send {
-    /// The next step. `elapsed` is the time since the first one; `answer` is that to the last request, and `None` at the
-    /// beginning, after a wait, and where a new run goes on.
+    /// Next step. `elapsed` is the time since the first one; `answer` is the answer to the last request, `None` at the
+    /// start, after a wait, and when a new run continues.
     fn next(&mut self, elapsed: Duration, answer: Option<&ApiAnswer>) -> Step;
 
-    /// The outcome if the operation's time is over while the program waits. `None`: it is not done.
+    /// Outcome if the operation's time expires while the program waits. `None`: not done.
     fn out_of_time(&self) -> Option<Outcome> {
         None
     }
 
-    /// Whether a new run of the operation, after a write that may have been executed, goes on with this program instead
-    /// of one that reads anew what it is to change.
+    /// Whether a new run of the operation, after a write that may have been executed, continues with this program
+    /// instead of a new one that reads the current state.
     fn goes_on(&self) -> bool {
         false
     }
 }
 
-/// What a program is made with.
+/// Inputs of a program.
 #[derive(Clone, Debug)]
 pub struct ProgramContext<'c> {
-    /// The kinds of the cluster, as far as they are known.
+    /// Known kinds of the cluster.
     pub kinds: &'c Kinds,
-    /// The time on the clock by which `kinds` are read.
+    /// Current time on the clock of `kinds`.
     pub now: Duration,
-    /// When the operation began, on the same clock: a list of kinds that was read later is not read again.
+    /// Start of the operation on the same clock: a list of kinds that was read later is not read again.
     pub began: Duration,
-    /// The time of day, in RFC 3339, for annotations.
+    /// Wall-clock time in RFC 3339, for annotations.
     pub time_of_day: &'c str,
     /// Id of the operation.
     pub operation_id: &'c str,
     /// Whether nothing is to be changed: every write carries `dryRun=All`.
     pub dry_run: bool,
-    /// How the agent's owner wants objects to be applied.
+    /// The agent's settings for applies.
     pub apply: &'c ApplySettings,
 }
 
 impl ProgramContext<'_> {
-    /// The resource of a kind.
     pub(super) fn resource(&self, group: &str, version: &str, kind: &str) -> Result<Resource, NotStarted> {
         match self.kinds.find(group, version, kind, self.now, self.began) {
             KindLookup::Found(resource) => Ok(resource),
@@ -59,12 +58,11 @@ impl ProgramContext<'_> {
         }
     }
 
-    /// The resource of a target.
     pub(super) fn resource_of(&self, target: &Target) -> Result<Resource, NotStarted> {
         self.resource(&target.group, &target.version, &target.kind)
     }
 
-    /// The resource of a target that is one object, and the path of the object.
+    /// Resource and path of a target that must be one object.
     pub(super) fn object(&self, target: Option<&Target>) -> Result<(Resource, String), NotStarted> {
         let target = target.ok_or(InvalidOperation::Missing("target"))?;
         let resource = self.resource_of(target)?;
@@ -76,14 +74,14 @@ impl ProgramContext<'_> {
     }
 }
 
-/// Why a program does not begin.
+/// Reason for which a program does not start.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotStarted {
-    /// This must be read first, and be learned by [`Kinds::learn`].
+    /// A read to send first, whose answer goes to [`Kinds::learn`].
     Read(ApiRequest),
-    /// The operation is refused.
+    /// The operation is invalid.
     Invalid(InvalidOperation),
-    /// The outcome is known without a program.
+    /// Outcome that is known without a program.
     Failed(Outcome),
 }
 
@@ -93,18 +91,18 @@ impl From<InvalidOperation> for NotStarted {
     }
 }
 
-/// What a program wants next.
+/// Next step of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Send this request, and go on with its answer.
+    /// Send this request, and continue with its answer.
     Request(ApiRequest),
-    /// Wait this long, and go on without an answer.
+    /// Wait this long, and continue without an answer.
     Wait(Duration),
-    /// The end.
+    /// Stop with this outcome.
     Done(Outcome),
 }
 
-/// A method of HTTP.
+/// HTTP method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `GET`.
@@ -120,7 +118,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name.
+    /// Name of the method.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -131,7 +129,7 @@ impl Method {
         }
     }
 
-    /// Whether it changes nothing.
+    /// Whether the method changes nothing.
     pub fn reads(self) -> bool {
         self == Self::Get
     }
@@ -144,9 +142,9 @@ pub struct ApiRequest {
     pub method: Method,
     /// Path and query.
     pub target: String,
-    /// Media type of the body, if there is one.
+    /// Media type of the body, if any.
     pub content_type: Option<&'static str>,
-    /// Media types of the answer.
+    /// Accepted media types.
     pub accept: &'static str,
     /// Body. It may hold a Secret.
     pub body: Vec<u8>,
@@ -162,13 +160,13 @@ impl fmt::Debug for ApiRequest {
 pub(super) const JSON: &str = "application/json";
 
 impl ApiRequest {
-    /// A read.
+    /// A GET of `target`.
     pub fn get(target: String) -> Self {
         Self { method: Method::Get, target, content_type: None, accept: JSON, body: Vec::new() }
     }
 
-    /// A delete with these options. The API server reads `dryRun` from them alone: the parameter of a delete that has a
-    /// body says nothing.
+    /// A DELETE with these options. The API server reads `dryRun` from them alone, and ignores the query parameter of a
+    /// delete with a body.
     pub(super) fn delete(path: &str, mut options: Value, dry_run: bool) -> Self {
         options["apiVersion"] = "v1".into();
         options["kind"] = "DeleteOptions".into();
@@ -178,7 +176,7 @@ impl ApiRequest {
         Self::write(Method::Delete, path, &[], dry_run, JSON, &options)
     }
 
-    /// A write of an object. The parameters follow the path, and `dryRun` if nothing is to be changed.
+    /// A write of an object, with the parameters in its query, and `dryRun` if nothing is to be changed.
     pub(super) fn write(
         method: Method,
         path: &str,
@@ -193,7 +191,7 @@ impl ApiRequest {
     }
 }
 
-/// Appends parameters with a value to a path, and `dryRun` if nothing is to be changed.
+/// Appends non-empty parameters to a path, and `dryRun` if nothing is to be changed.
 pub(super) fn with_query(path: &str, parameters: &[(&str, &str)], dry_run: bool) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(parameters.iter().filter(|(_, value)| !value.is_empty()));
@@ -204,7 +202,7 @@ pub(super) fn with_query(path: &str, parameters: &[(&str, &str)], dry_run: bool)
     if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
-/// Ends a program with the failure, or goes on with the value.
+/// Returns a failure as the end of a program, or evaluates to the value.
 macro_rules! go_on {
     ($value:expr) => {
         match $value {

@@ -1,4 +1,4 @@
-//! Verbs that only read: get, list, logs, discovery.
+//! Read-only verbs: get, list, logs, discovery.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, NotStarted, Program, ProgramContext, Step, go_on, with_query};
 use crate::wire::operations as wire;
 
-/// Limit of a log, in bytes, unless the operation says another.
+/// Default limit of a log, in bytes.
 const LOG_BYTES: usize = 1 << 20;
 /// Maximum number of groups and versions that a discovery reads.
 const MAX_GROUP_VERSIONS: usize = 1_000;
@@ -75,7 +75,7 @@ impl Logs {
             ("tailLines", &number(verb.tail)),
             ("sinceSeconds", &number(verb.since_s)),
             ("previous", if verb.previous { "true" } else { "" }),
-            // One more, to tell whether there is more.
+            // One more byte, to detect truncation.
             ("limitBytes", &(limit + 1).to_string()),
         ];
         let mut request = ApiRequest::get(with_query(&format!("{path}/log"), &parameters, false));
@@ -100,7 +100,7 @@ impl Program for Logs {
 #[derive(Debug, Default)]
 pub(super) struct Discovery {
     state: DiscoveryState,
-    /// Paths of lists still to read.
+    /// Paths of unread lists.
     lists: VecDeque<String>,
     kinds: Vec<Value>,
     /// Groups and versions whose list could not be read.
@@ -133,7 +133,7 @@ impl Discovery {
 
     fn take_list(&mut self, answer: &ApiAnswer) -> Result<(), Outcome> {
         let path = self.lists.pop_front().unwrap_or_default();
-        // An aggregated API that is down hides its own kinds and no others.
+        // An unavailable aggregated API hides its own kinds and no others.
         if !answer.is_success() {
             if answer.status == 401 || answer.status == 403 {
                 return Err(Outcome::refused(answer));

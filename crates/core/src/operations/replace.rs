@@ -1,4 +1,4 @@
-//! Deploys that do not merge: create, replace, and recreate.
+//! Deploys without a merge: create, replace, and recreate.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::outcome::{ApiAnswer, Outcome, OutcomeBody, OutcomeClass};
 use super::program::{ApiRequest, JSON, Method, Program, Step, go_on};
 use super::{CLIENT_SIDE_MANAGER, MANAGER};
 
-/// Creates an object that must not be there.
+/// Creates an object that must not exist.
 #[derive(Debug)]
 pub(super) struct Create {
     deployed: Deployed,
@@ -31,7 +31,7 @@ impl Program for Create {
     }
 }
 
-/// Replaces an object as a whole, at the version that was read; creates it if it is not there.
+/// Replaces an object as a whole, at the version that was read, or creates it.
 #[derive(Debug)]
 pub(super) struct Replace {
     deployed: Deployed,
@@ -90,16 +90,16 @@ impl Program for Replace {
     }
 }
 
-/// Interval between two looks whether an object is gone.
+/// Interval between checks whether an object is gone.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Deletes an object, waits until it is gone, and creates it. The operation's deadline bounds the wait.
 #[derive(Debug)]
 pub(super) struct Recreate {
     deployed: Deployed,
-    /// uid of the object that is deleted.
+    /// uid of the deleted object.
     uid: Value,
-    /// What the API server said of a conflict, until it is known whether the object is still there.
+    /// The API server's conflict, until it is known whether the object still exists.
     conflict: Option<Outcome>,
     state: RecreateState,
 }
@@ -126,7 +126,7 @@ impl Recreate {
     fn create(&mut self) -> Step {
         self.state = RecreateState::Creating;
         let (deployed, is_secret) = (&self.deployed, self.is_secret());
-        // As an apply creates it, so that a later apply can go on from it.
+        // With the annotation of an apply, so that a later apply can continue from it.
         let object = Value::clone(&deployed.object);
         Step::Request(if is_secret {
             create(deployed, MANAGER, object)
@@ -168,7 +168,7 @@ impl Program for Recreate {
                 self.delete(&live)
             }
             (RecreateState::Deleting, 409) => {
-                // Another object has the name by now, or an admission webhook denies the delete.
+                // Another object has the name now, or an admission webhook denies the delete.
                 self.conflict = Some(Outcome::refused(answer));
                 self.read(RecreateState::Waiting)
             }
@@ -177,7 +177,7 @@ impl Program for Recreate {
                     go_on!(answer.object());
                 }
                 if self.deployed.dry_run {
-                    // It is still there, and so a dry run cannot create it.
+                    // The object still exists, so a dry run cannot create it.
                     let body = OutcomeBody::Json(Value::clone(&self.deployed.object));
                     return Step::Done(Outcome::done(200, body));
                 }

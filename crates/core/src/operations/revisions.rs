@@ -1,4 +1,4 @@
-//! The revisions of a rollout: ReplicaSets of a Deployment, ControllerRevisions of a DaemonSet or StatefulSet.
+//! Revisions of a rollout: ReplicaSets of a Deployment, ControllerRevisions of a DaemonSet or StatefulSet.
 
 use serde_json::{Map, Value, json};
 
@@ -7,11 +7,11 @@ use super::manifest::{LAST_APPLIED, annotation};
 use super::outcome::{Outcome, OutcomeClass};
 use super::program::with_query;
 
-/// The annotation with the number of a Deployment's revision.
+/// Annotation with the number of a Deployment's revision.
 const REVISION: &str = "deployment.kubernetes.io/revision";
-/// The label that the controller adds to the pods of a revision.
+/// Label that the controller adds to the pods of a revision.
 const TEMPLATE_HASH: &str = "pod-template-hash";
-/// Annotations of a ReplicaSet that say nothing about its revision: the Deployment keeps its own.
+/// Annotations of a ReplicaSet that are not part of its revision: the Deployment keeps its own.
 const KEPT_ANNOTATIONS: [&str; 6] = [
     LAST_APPLIED,
     REVISION,
@@ -21,7 +21,6 @@ const KEPT_ANNOTATIONS: [&str; 6] = [
     "deprecated.deployment.rollback.to",
 ];
 
-/// A revision.
 #[derive(Clone, Debug)]
 pub(super) struct Revision {
     pub(super) number: i64,
@@ -29,13 +28,13 @@ pub(super) struct Revision {
 }
 
 impl Revision {
-    /// What stays the same of it when it gets a new number.
+    /// Identity of the revision, which survives renumbering.
     pub(super) fn uid(&self) -> &Value {
         &self.object["metadata"]["uid"]
     }
 }
 
-/// The path that lists the revisions of a workload; `None` if it has no selector.
+/// Path that lists the revisions of a workload; `None` if it has no selector.
 pub(super) fn list_path(kind: &str, workload: &Value) -> Option<String> {
     let namespace = workload["metadata"]["namespace"].as_str()?;
     let selector = selector_text(&workload["spec"]["selector"])?;
@@ -44,7 +43,7 @@ pub(super) fn list_path(kind: &str, workload: &Value) -> Option<String> {
     Some(with_query(&path, &[("labelSelector", &selector)], false))
 }
 
-/// A label selector as a query has it.
+/// A label selector as a query parameter.
 fn selector_text(selector: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let mut parts = Vec::new();
@@ -67,7 +66,7 @@ fn selector_text(selector: &Value) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(","))
 }
 
-/// The revisions of a workload in a list, the oldest first.
+/// Revisions of a workload in a list, oldest first.
 pub(super) fn revisions(kind: &str, workload: &Value, list: &Value) -> Vec<Revision> {
     let owned = |object: &&Value| {
         let owners = object["metadata"]["ownerReferences"].as_array();
@@ -88,7 +87,7 @@ pub(super) fn revisions(kind: &str, workload: &Value, list: &Value) -> Vec<Revis
     revisions
 }
 
-/// The history as an operation returns it, the newest revision first.
+/// The history as an operation returns it, newest revision first.
 pub(super) fn history(revisions: &[Revision]) -> Value {
     let newest = revisions.last().map(|revision| revision.number);
     let entry = |revision: &Revision| {
@@ -105,20 +104,19 @@ pub(super) fn history(revisions: &[Revision]) -> Value {
     json!({"revisions": revisions.iter().rev().map(entry).collect::<Vec<_>>()})
 }
 
-/// Which revision is wanted.
+/// Selector of a revision.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WantedRevision {
     Number(i64),
-    /// 1: the one before the current.
+    /// Number of steps back: 1 is the one before the current.
     Back(i32),
-    /// The one that was chosen before, and the number that it had then.
+    /// The revision that was chosen before, with its number at that time.
     Chosen {
         uid: Value,
         number: i64,
     },
 }
 
-/// Finds a revision.
 pub(super) fn choose<'r>(
     revisions: &'r [Revision],
     wanted: &WantedRevision,
@@ -145,7 +143,7 @@ pub(super) fn choose<'r>(
     })
 }
 
-/// The patch that brings a workload back to a revision, and its media type; `None` if it is there already.
+/// Patch that restores a revision of a workload, with its media type; `None` if it is current already.
 pub(super) fn rollback(
     kind: &str,
     workload: &Value,

@@ -23,7 +23,7 @@ struct RevisionReader {
     workload: Option<Value>,
 }
 
-/// What the reader wants, or has.
+/// State of the reader, or its result.
 enum Reading {
     Next(ApiRequest),
     Read(Value, Vec<Revision>),
@@ -56,7 +56,6 @@ impl RevisionReader {
     }
 }
 
-/// The history of revisions.
 #[derive(Debug)]
 pub(super) struct History {
     reader: RevisionReader,
@@ -83,7 +82,6 @@ impl Program for History {
     }
 }
 
-/// Undo.
 #[derive(Debug)]
 pub(super) struct Undo {
     reader: RevisionReader,
@@ -114,8 +112,9 @@ impl Undo {
 
     fn patch(&mut self, workload: Value, revisions: &[Revision]) -> Step {
         let revision = go_on!(choose(revisions, &self.wanted));
-        // After a conflict it is to be the same revision: "one back" may be another one by then. And the conflict may be
-        // with this patch itself, sent twice by an agent that had no answer: the revision has a new number then.
+        // A retry after a conflict must choose the same revision: "one back" may be another one by then. The conflict
+        // may be with this patch itself, sent twice by an agent without an answer, and then the revision has a new
+        // number.
         self.wanted = WantedRevision::Chosen { uid: revision.uid().clone(), number: revision.number };
         let Some((content_type, patch)) = go_on!(rollback(&self.reader.kind, &workload, revision)) else {
             return Step::Done(Outcome::done(200, OutcomeBody::Json(workload)));

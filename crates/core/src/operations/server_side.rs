@@ -1,8 +1,8 @@
-//! A server-side apply: PATCH with the whole manifest, under a manager of kubesvc's own.
+//! Server-side apply: PATCH with the whole manifest, under kubesvc's own manager.
 //!
-//! What was applied client-side is moved to that manager first, so that fields which the manifest no longer has go, as
-//! they would with `kubectl apply --server-side`. A dry run moves nothing, and ignores conflicts with the managers that
-//! would have been moved.
+//! Fields applied client-side are moved to that manager first, so that those that the manifest lacks are removed, as
+//! with `kubectl apply --server-side`. A dry run moves nothing, and ignores conflicts with the managers that would be
+//! moved.
 
 use std::collections::BTreeMap;
 use std::iter::once;
@@ -17,10 +17,9 @@ use super::manifest::{LAST_APPLIED, annotation, with_last_applied_as_is};
 use super::outcome::{ApiAnswer, Outcome, OutcomeClass};
 use super::program::{ApiRequest, Method, Program, Step, go_on};
 
-/// How the API server begins the message of a conflict.
+/// Beginning of the API server's message of a conflict.
 const CONFLICT_WITH: &str = "conflict with ";
 
-/// The program.
 #[derive(Debug)]
 pub(super) struct ServerSideApply {
     deployed: Deployed,
@@ -39,7 +38,7 @@ enum ServerSideApplyStage {
     Moving {
         with_last: bool,
     },
-    /// A dry run applies without force first, to know of all conflicts.
+    /// A dry run applies without force first, to find all conflicts.
     Trying {
         with_last: bool,
     },
@@ -48,7 +47,7 @@ enum ServerSideApplyStage {
 
 impl ServerSideApply {
     pub(super) fn new(mut deployed: Deployed, force: bool, clears_managed_fields: bool) -> Self {
-        // The API server refuses an apply that has them.
+        // The API server refuses an apply with `managedFields`.
         if deployed.object["metadata"].get("managedFields").is_some()
             && let Some(metadata) = Arc::make_mut(&mut deployed.object)["metadata"].as_object_mut()
         {
@@ -75,7 +74,7 @@ impl ServerSideApply {
         let force = if self.force { "true" } else { "false" };
         let parameters = [("fieldManager", MANAGER), ("force", force), STRICT];
         let deployed = &self.deployed;
-        // JSON is YAML.
+        // JSON is a subset of YAML.
         let media_type = "application/apply-patch+yaml";
         Step::Request(ApiRequest::write(
             Method::Patch,
@@ -87,9 +86,10 @@ impl ServerSideApply {
         ))
     }
 
-    /// Goes on from the object that is there.
+    /// Continues from the live object.
     fn go_on_from(&mut self, live: &Value) -> Step {
-        // Kept in step, so that a client-side apply can go on from here; never on a Secret, which it would repeat.
+        // Kept up to date, so that a client-side apply can continue from here; never on a Secret, which it would
+        // repeat.
         let with_last = annotation(live, LAST_APPLIED).is_some() && !is_secret(&self.deployed);
         let fields = live["metadata"]["managedFields"].as_array();
         let moved = if self.clears_managed_fields {
@@ -99,7 +99,7 @@ impl ServerSideApply {
         };
         let Some(moved) = moved else { return self.apply(with_last) };
         if self.clears_managed_fields {
-            // What nobody manages any more conflicts with nobody that matters.
+            // Fields without a manager cause no conflict that matters.
             self.force = true;
         }
         if self.deployed.dry_run {
@@ -126,7 +126,7 @@ impl ServerSideApply {
         ))
     }
 
-    /// Goes on after the conflicts of a dry run: those with managers that are moved otherwise do not count.
+    /// Continues after the conflicts of a dry run, ignoring those with managers that a real run would move.
     fn go_on_after(&mut self, refusal: &ApiAnswer, with_last: bool) -> Step {
         let status: Value = serde_json::from_slice(&refusal.body).unwrap_or_default();
         let causes = status["details"]["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -182,13 +182,13 @@ fn is_secret(deployed: &Deployed) -> bool {
     deployed.resource.group.is_empty() && deployed.resource.kind == "Secret"
 }
 
-/// Makes `data` of `stringData`, which is write-only: under server-side apply, a key that the manifest no longer has
+/// Converts `stringData`, which is write-only, to `data`: under server-side apply, a key that the manifest dropped
 /// would stay otherwise.
 fn encode_string_data(secret: &mut Value) {
     use base64::Engine as _;
     let Some(secret) = secret.as_object_mut() else { return };
     let Some(Value::Object(texts)) = secret.get("stringData") else { return };
-    // A value that is no text is left to the API server, which says what is wrong.
+    // The API server reports a value that is not text.
     if !texts.values().all(Value::is_string) {
         return;
     }
@@ -207,31 +207,31 @@ fn encode_string_data(secret: &mut Value) {
     }
 }
 
-/// Whether an entry of `managedFields` is of the object itself under this operation.
+/// Whether an entry of `managedFields` belongs to the object itself, rather than a subresource, and to this operation.
 fn is_entry(entry: &Value, operation: &str) -> bool {
     entry["operation"] == operation && entry["subresource"].as_str().unwrap_or_default().is_empty()
 }
 
-/// Whether nobody but kubesvc manages fields of the object itself.
+/// Whether kubesvc is the only manager of fields of the object itself.
 fn is_sole(fields: &[Value]) -> bool {
     let of_object = |entry: &&Value| entry["subresource"].as_str().unwrap_or_default().is_empty();
     fields.iter().filter(of_object).all(|entry| is_entry(entry, "Apply") && entry["manager"] == MANAGER)
 }
 
-/// Whether an entry of `managedFields` is of a manager that applied client-side: it wrote the annotation.
+/// Whether an entry of `managedFields` belongs to a manager that applied client-side, because it wrote the annotation.
 fn is_client_side(entry: &Value) -> bool {
     let annotation = format!("f:{LAST_APPLIED}");
     is_entry(entry, "Update")
         && !entry["fieldsV1"]["f:metadata"]["f:annotations"][annotation.as_str()].is_null()
 }
 
-/// The message of a conflict with the manager of an entry that [`is_client_side`], as the API server words it.
+/// The API server's message of a conflict with the manager of an entry that [`is_client_side`].
 fn conflict_with(entry: &Value) -> String {
     // A manager's name is printable, which JSON quotes as Go does.
     format!("{CONFLICT_WITH}{} using {}", entry["manager"], text(&entry["apiVersion"]))
 }
 
-/// What the API server says of these conflicts.
+/// The API server's message for these conflicts.
 fn conflicts_message(causes: &[&Value]) -> String {
     if let [cause] = causes {
         let (message, field) = (text(&cause["message"]), text(&cause["field"]));
@@ -255,7 +255,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// `managedFields` with what was applied client-side moved to kubesvc's manager; `None` if nothing was.
+/// `managedFields` with client-side fields moved to kubesvc's manager; `None` if there are none.
 fn moved_managers(fields: &[Value]) -> Option<Vec<Value>> {
     let ours = |entry: &Value| is_entry(entry, "Apply") && entry["manager"] == MANAGER;
     let mut moved = fields
@@ -269,7 +269,7 @@ fn moved_managers(fields: &[Value]) -> Option<Vec<Value>> {
     moved["manager"] = MANAGER.into();
     moved["operation"] = "Apply".into();
     let version = moved["apiVersion"].clone();
-    // Fields of another version cannot be joined; they stay with nobody, as kubectl leaves them.
+    // Fields of another version cannot be merged; they are left without a manager, as kubectl leaves them.
     for entry in fields.iter().filter(|entry| is_client_side(entry) && entry["apiVersion"] == version) {
         unite(&mut moved["fieldsV1"], &entry["fieldsV1"]);
     }
@@ -277,7 +277,7 @@ fn moved_managers(fields: &[Value]) -> Option<Vec<Value>> {
     Some(others.chain([moved]).collect())
 }
 
-/// Unites two sets of fields, which are trees of their names.
+/// Merges two sets of fields, which are trees of field names.
 fn unite(set: &mut Value, other: &Value) {
     let Value::Object(other) = other else { return };
     if !set.is_object() {

@@ -1,4 +1,4 @@
-//! A batch with the scopes that it names, and the changes of scopes in the order in which they are stored.
+//! An accepted batch with its scopes, and the changes of scopes in their order of storage.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ const MAX_SYNC_KEY_BYTES: usize = 26;
 /// Maximum length of a problem's text, in characters.
 const MAX_PROBLEM_CHARS: usize = 1024;
 
-/// A batch that was taken.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AcceptedBatch {
     pub(crate) lane: LaneId,
@@ -37,33 +36,32 @@ pub(crate) struct AcceptedBatch {
 pub(crate) struct AcceptedEvent {
     pub(crate) scope: Arc<DeclaredScope>,
     pub(crate) event: Event,
-    /// Whether it came while its scope was being listed.
+    /// Whether the event was read during a list of its scope.
     pub(crate) is_listed: bool,
 }
 
-/// A change of a scope.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AcceptedScopeChange {
-    /// It is watched from now on.
+    /// The scope is watched from now on.
     Added(Arc<DeclaredScope>),
     Other(ScopeChange),
 }
 
-/// A batch that was taken, and what follows its commit.
+/// An accepted batch, and the consequences of its commit.
 pub(super) struct Accepted {
     pub(super) batch: AcceptedBatch,
     pub(super) added: Vec<u32>,
     pub(super) sync_starts: Vec<(u32, String)>,
     pub(super) synced: Vec<u32>,
-    /// Whether it changes which Namespaces the account has.
+    /// Whether the batch changes the account's Namespaces.
     pub(super) has_namespaces: bool,
-    /// Whether it may change what is left out.
+    /// Whether the batch may change what is left out.
     pub(super) has_problems: bool,
 }
 
 impl AccountReceiver {
-    /// Takes a batch that follows the last one. Changes of scopes are stored in this order: removed, added, lists that
-    /// begin, lists that are complete, checkpoints, problems.
+    /// Accepts a batch that follows the last one. Changes of scopes are stored in this order: removed, added, started
+    /// lists, complete lists, checkpoints, problems.
     pub(super) fn accept(&mut self, batch: Batch, size: BatchSize) -> Result<Accepted, ReceiverError> {
         let uid = Arc::clone(&self.uid);
         let of_scope = |why| ReceiverError::Scope { uid: Arc::clone(&uid), why };
@@ -96,7 +94,7 @@ impl AccountReceiver {
         }
         for checkpoint in batch.checkpoints {
             let scope = self.scopes.get(checkpoint.scope_id).map_err(of_scope)?;
-            // A scope that is being listed has no checkpoint.
+            // A scope has no checkpoint during a list.
             if !self.listing.contains_key(&scope.id) {
                 let key = scope.key.clone();
                 if self.problems.was_read(&key) {
@@ -109,7 +107,7 @@ impl AccountReceiver {
             }
         }
         for id in &synced {
-            // The end of a list takes back what is stored, and the agent says only what is new.
+            // The end of a list deletes the stored problem, and the agent reports only changes.
             let Ok(scope) = self.scopes.get(*id) else { continue };
             if let Some(left_out) = self.problems.left_out_of(&scope.key) {
                 let (scope, problem) = (scope.key.clone(), Some(left_out.clone()));
@@ -133,8 +131,7 @@ impl AccountReceiver {
         Ok(Accepted { batch, added, sync_starts, synced, has_namespaces, has_problems })
     }
 
-    /// Records why scopes are not read, which objects of them are left out, and which kinds are not watched. The table has
-    /// no row for the latter.
+    /// Records unread scopes, left-out objects, and unwatched kinds. The table has no row for the latter.
     fn take_problems(
         &mut self,
         told: Vec<ScopeProblem>,
@@ -188,15 +185,15 @@ impl AccountReceiver {
             return Err(ReceiverError::SyncKey { uid: uid(), scope_id, bytes });
         }
         self.listing.insert(scope_id, sync_key.clone());
-        // The row may be missing, or be of another account, filter or shape. Else this changes nothing.
+        // The row may be missing, or belong to another account, filter or shape. Otherwise this changes nothing.
         changes.push(AcceptedScopeChange::Added(Arc::clone(scope)));
         let started = ScopeChange::SyncStarted { scope: scope.key.clone(), sync_key: sync_key.clone() };
         changes.push(AcceptedScopeChange::Other(started));
         Ok((scope_id, sync_key))
     }
 
-    /// Handles a complete list. Returns its scope, unless another list of the scope began since. A list may have begun on
-    /// a former stream, of which this hub knows nothing: the store has its key.
+    /// Handles a complete list. Returns its scope, unless another list of the scope began since. The list may have
+    /// begun on a former stream, unknown to this hub: the store has its key.
     fn synced(
         &mut self,
         complete: Synced,
@@ -216,7 +213,7 @@ impl AccountReceiver {
         Ok(Some(scope.id))
     }
 
-    /// Forgets removed scopes, but for those that the same batch added.
+    /// Forgets removed scopes, except for those that the same batch added.
     fn remove_scopes(&mut self, removed: &[ScopeKey], added: &[u32]) {
         let added: HashSet<_> = added.iter().copied().collect();
         for key in removed {

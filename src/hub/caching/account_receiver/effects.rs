@@ -1,4 +1,4 @@
-//! What comes out of the decisions about an account: what the stream does, and why it is closed.
+//! Results of the decisions about an account: effects for the stream, and reasons to close it.
 
 use std::sync::Arc;
 
@@ -11,23 +11,23 @@ use crate::hub::caching::batch_check::BatchError;
 use crate::hub::caching::scopes::{DeclaredScope, ScopeError};
 use crate::hub::caching::transaction_batching::LaneId;
 
-/// What the stream does.
+/// An action for the stream.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ReceiverEffect {
-    /// Send this to the agent.
+    /// Send this frame to the agent.
     Send(Frame),
-    /// Read how far the account is written: for Begin, or for these added scopes.
+    /// Read the stored progress of the account, for Begin or for these added scopes.
     ReadProgress {
         lane: LaneId,
         added: Option<Vec<u32>>,
     },
-    /// Let the shard take batches of this lane.
+    /// Let the shard accept batches of this lane.
     OpenLane(LaneId),
-    /// Drop the batches of this lane that wait at the shard.
+    /// Drop the queued batches of this lane at the shard.
     CloseLane(LaneId),
     /// Give a batch to the shard.
     Queue(Box<AcceptedBatch>),
-    /// These bytes wait for no commit any more.
+    /// Return these bytes of credit: no commit is pending for them.
     Release(u64),
     /// Send the rows of a scope whose list begins.
     SendBasis {
@@ -35,14 +35,14 @@ pub(crate) enum ReceiverEffect {
         scope: Arc<DeclaredScope>,
         sync_key: String,
     },
-    /// Show what is left out of the account's objects.
+    /// Show the account's left-out objects.
     Report(CachingReport),
-    /// Tell that the account's Namespaces may be others than before.
+    /// Publish that the account's Namespaces may have changed.
     NamespacesWritten,
     CountRewind,
 }
 
-/// Why the stream is closed.
+/// Reason to close the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReceiverError {
     #[error("batch {seq} of account {uid} cannot be taken")]
@@ -72,24 +72,24 @@ pub(crate) enum ReceiverError {
     TooManyAccounts(usize),
 }
 
-/// Whether the agent of a session streams an account.
+/// Assignment of an account to the agent of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AssignmentState {
-    /// It does, and the fence stands for it. Carries the account's name.
+    /// Assigned, with the fence raised. Carries the account's name.
     Stands(Arc<str>),
-    /// The fence is not raised for it yet, or what is known of the account is out of date.
+    /// The fence is not raised yet, or the known state of the account is out of date.
     Pending,
-    /// It does not, or no longer.
+    /// Not assigned, or no longer.
     Revoked(Reason),
 }
 
-/// State of an account, as it is counted.
+/// State of an account in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryState {
-    /// It waits for its scopes, its fence, or the database.
+    /// Waits for its scopes, its fence, or the database.
     Waiting,
     /// Some scope has no checkpoint.
     Listing,
-    /// All scopes have one.
+    /// All scopes have a checkpoint.
     Synced,
 }

@@ -1,7 +1,7 @@
-//! Why kinds of an account are not read, and which of their objects are left out, as its agent says since Begin. Pure.
+//! Unread kinds of an account, and left-out objects of its scopes, as reported by its agent since Begin. Pure.
 //!
-//! The agent repeats what stands after each Resume, and says the rest when it finds out. Until it has read a scope, or
-//! said why not, what the table says of the scope may be so or not; meanwhile nothing is concluded.
+//! The agent repeats known problems after each Resume, and reports others as it finds them. Until it has read a scope,
+//! or reported why not, the stored problem of the scope may be outdated; meanwhile nothing is concluded.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,16 +13,16 @@ use kubesvc_store::{ScopeKey, ScopeState, StoredScope};
 
 use crate::hub::caching::scopes::DeclaredScopes;
 
-/// Maximum number of kinds that are not watched, and for which a reason is kept.
+/// Maximum number of unwatched kinds for which a reason is kept.
 const MAX_UNWATCHED_KINDS: usize = 1_000;
-/// Kinds that may have rows without anything being read, by group and kind.
+/// Kinds that may have rows without being read, by group and kind.
 const SYNTHETIC_KINDS: [(&str, &str); 2] =
     [("", "Namespace"), ("apiextensions.k8s.io", "CustomResourceDefinition")];
 
-/// Stands for the kinds of an account whose cluster was never reached.
+/// Placeholder for the kinds of an account whose cluster was never reached.
 const ALL_KINDS: &str = "all kinds";
 
-/// What the account says while its agent has not reached the cluster.
+/// Report of an account while its agent has not reached the cluster.
 pub(super) fn report_of_unread(epoch: CachingEpoch, failure: &Failure) -> CachingReport {
     let issue = CacheIssue::new("", ALL_KINDS, &why_unread(failure.class(), &failure.message));
     let (left_out, is_unreadable) = (summary(&BTreeSet::from([issue])), is_out_of_reach(failure.class()));
@@ -33,7 +33,7 @@ pub(super) fn report_of_unread(epoch: CachingEpoch, failure: &Failure) -> Cachin
 struct Problem {
     issue: CacheIssue,
     is_out_of_reach: bool,
-    /// Objects that are left out of a scope that is read, as they are stored.
+    /// Stored text about left-out objects of a scope that is read.
     left_out: Option<String>,
 }
 
@@ -41,12 +41,12 @@ struct Problem {
 pub(super) struct AccountProblems {
     of_scopes: BTreeMap<ScopeKey, Problem>,
     of_unwatched_kinds: BTreeMap<ScopeKey, CacheIssue>,
-    /// Scopes that have a problem in the table that the agent has not spoken of.
+    /// Scopes with a stored problem that the agent has not confirmed.
     unconfirmed: HashSet<ScopeKey>,
 }
 
 impl AccountProblems {
-    /// What is stored when the agent begins, and not confirmed.
+    /// The stored, unconfirmed problems when the agent begins.
     pub(super) fn stored(account_uid: &str, stored: &[StoredScope], declared: &DeclaredScopes) -> Self {
         let declared = declared.keys();
         let with_problem = stored.iter().filter(|scope| {
@@ -56,7 +56,7 @@ impl AccountProblems {
         Self { unconfirmed: unconfirmed.cloned().collect(), ..Self::default() }
     }
 
-    /// Records why a scope is not read; without a failure, that it is.
+    /// Records why a scope is not read; without a failure, that it is read.
     pub(super) fn scope(&mut self, key: &ScopeKey, failure: Option<&Failure>) {
         self.unconfirmed.remove(key);
         let Some(failure) = failure else {
@@ -68,7 +68,7 @@ impl AccountProblems {
         self.of_scopes.insert(key.clone(), problem);
     }
 
-    /// Records which objects of a scope that is read are left out, as they are stored.
+    /// Records the stored text about left-out objects of a scope that is read.
     pub(super) fn objects(&mut self, key: &ScopeKey, left_out: String) {
         self.unconfirmed.remove(key);
         let issue = CacheIssue::new(&key.group, &key.kind, &left_out);
@@ -76,12 +76,12 @@ impl AccountProblems {
         self.of_scopes.insert(key.clone(), problem);
     }
 
-    /// Returns what is stored of the objects of a scope that are left out.
+    /// Returns the stored text about left-out objects of a scope.
     pub(super) fn left_out_of(&self, key: &ScopeKey) -> Option<&String> {
         self.of_scopes.get(key)?.left_out.as_ref()
     }
 
-    /// Records why a kind is not watched; without a failure, that it is no longer asked for.
+    /// Records why a kind is not watched; without a failure, that it is no longer requested.
     pub(super) fn unwatched_kind(&mut self, key: &ScopeKey, failure: Option<&Failure>) {
         match failure {
             None => drop(self.of_unwatched_kinds.remove(key)),
@@ -95,7 +95,7 @@ impl AccountProblems {
         }
     }
 
-    /// Records that a scope was read. Returns whether the table says otherwise.
+    /// Records that a scope was read. Returns whether the stored problem says otherwise.
     pub(super) fn was_read(&mut self, key: &ScopeKey) -> bool {
         self.unconfirmed.remove(key)
     }
@@ -106,7 +106,7 @@ impl AccountProblems {
         self.of_scopes.remove(key);
     }
 
-    /// What the account says of all this; `None` while part of it is unconfirmed.
+    /// Report of the account; `None` while part of it is unconfirmed.
     pub(super) fn report(&self, epoch: CachingEpoch, declared: &DeclaredScopes) -> Option<CachingReport> {
         if !self.unconfirmed.is_empty() {
             return None;
@@ -117,7 +117,7 @@ impl AccountProblems {
         Some(CachingReport { epoch, left_out: summary(&issues), is_unreadable })
     }
 
-    /// Whether nothing that is declared can be read from where the agent is.
+    /// Whether no declared scope can be read from the agent's location.
     fn is_unreadable(&self, declared: &DeclaredScopes) -> bool {
         let reaches = |key: &&ScopeKey| !self.of_scopes.get(*key).is_some_and(|one| one.is_out_of_reach);
         let is_read = |key: &&ScopeKey| !SYNTHETIC_KINDS.contains(&(key.group.as_str(), key.kind.as_str()));

@@ -12,14 +12,14 @@ use super::{Rule, Rules, delete, upsert};
 /// Names of the objects.
 pub(super) const NAMES: [&str; 2] = ["a", "b"];
 
-/// The objects of one scope, and every change.
+/// The objects of one scope, and their history.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster {
     pub(super) objects: BTreeMap<&'static str, u64>,
-    /// Version, name, and whether the object is there after it.
+    /// Version, name, and whether the object exists after the change.
     pub(super) log: Vec<(u64, &'static str, bool)>,
     pub(super) version: u64,
-    /// A watch that begins before it is refused.
+    /// Watches that begin before this version are refused.
     pub(super) compacted: u64,
 }
 
@@ -52,12 +52,12 @@ enum Reading {
     Listing { key: String, version: u64, events: VecDeque<Event> },
 }
 
-/// A reader of the scope, under the settings that it was begun with. A former one may go on for a while.
+/// A reader of the scope, under the settings at its start. A former one may continue for a while.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
     pub(super) id: ReaderId,
     settings: Settings,
-    /// Its list sends objects that are the same in the basis too.
+    /// The list also sends objects that are equal in the basis.
     sends_all: bool,
     reading: Reading,
 }
@@ -75,7 +75,7 @@ impl Reader {
         Some(Self { id, settings, sends_all, reading })
     }
 
-    /// Whether it can do something.
+    /// Whether the reader can take a step.
     pub(super) fn is_ready(&self, cluster: &Cluster) -> bool {
         match &self.reading {
             Reading::Watch(at) => cluster.next_after(*at).is_some(),
@@ -84,7 +84,7 @@ impl Reader {
         }
     }
 
-    /// Reads one change, which is returned, or one object of a list. `keys` counts lists.
+    /// Reads and returns one change, or one object of a list. `keys` counts lists.
     pub(super) fn step(
         &mut self,
         cluster: &Cluster,
@@ -127,7 +127,7 @@ impl Reader {
         None
     }
 
-    /// Takes the basis of its list, and lists.
+    /// Takes the basis of the list, and lists.
     pub(super) fn list(&mut self, sync_key: &str, rows: &BTreeMap<String, u64>, cluster: &Cluster) {
         if !matches!(&self.reading, Reading::AwaitsBasis(key) if key == sync_key) {
             return;
@@ -140,7 +140,7 @@ impl Reader {
         for name in rows.keys() {
             match cluster.objects.get(name.as_str()) {
                 Some(_) if lets_through(filter, name) => {}
-                // It may be read again, at this version, under another filter.
+                // The object may be read again, at this version, under another filter.
                 Some(at) => events.push_back(delete(name, *at)),
                 None => events.push_back(delete(name, version)),
             }
@@ -153,7 +153,7 @@ impl Reader {
         matches!(self.reading, Reading::Watch(at) if at >= cluster.compacted && cluster.next_after(at).is_some())
     }
 
-    /// There is no room for the next change: the watch is closed, and opened again after what was queued last.
+    /// Refuses the next change for lack of room: the watch is closed, and reopened after the last queued version.
     pub(super) fn refuse(&mut self, cluster: &Cluster, delivery: &AccountSender, left_out: Rules) {
         let Reading::Watch(at) = &mut self.reading else { return };
         let queued: Option<u64> =
@@ -165,14 +165,14 @@ impl Reader {
         };
     }
 
-    /// Goes on after a later version, if it watches.
+    /// Continues a watch after a later version.
     pub(super) fn go_on_after(&mut self, version: u64) {
         if let Reading::Watch(at) = &mut self.reading {
             *at = version.max(*at);
         }
     }
 
-    /// The version that a bookmark would say.
+    /// Version of the next bookmark.
     pub(super) fn bookmark(&self, cluster: &Cluster) -> Option<u64> {
         match self.reading {
             Reading::Watch(at) if cluster.next_after(at).is_none() && at >= cluster.compacted => {
@@ -182,7 +182,7 @@ impl Reader {
         }
     }
 
-    /// Goes on after a bookmark.
+    /// Continues after a bookmark.
     pub(super) fn skip_to(&mut self, version: u64) {
         self.reading = Reading::Watch(version);
     }

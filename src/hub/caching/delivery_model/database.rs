@@ -1,5 +1,5 @@
-//! The database: the fence's row, the rows of the scope, and its checkpoint. What becomes of a claim and of a scope is
-//! decided by the store's own functions.
+//! The database: the fence's row, the rows of the scope, and its checkpoint. The store's own functions decide on claims
+//! and scopes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::cluster::{Cluster, NAMES};
 use super::settings::lets_through;
 use super::{Broken, Property, Rule, Rules, hash};
 
-/// The name of an object whose row is deleted, and the version at which it went.
+/// Name of an object whose row is deleted, and the version of its deletion.
 pub(super) type DeletedRow = (String, String);
 
-/// A row: the version of its object, and what stands for its body.
+/// A row: the version of its object, and a stand-in for its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) version: u64,
@@ -24,7 +24,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The row of an object that was read under a shape.
+    /// Row of an object that was read under a shape.
     pub(super) fn new(version: u64, shape: &str) -> Self {
         Self { version, hash: hex::encode(hash(shape)) }
     }
@@ -37,18 +37,18 @@ pub(super) struct Database {
     pub(super) committed: i64,
     pub(super) rows: BTreeMap<String, Row>,
     scope: Option<FencedScope>,
-    /// Version that each object's row has had last, gone ones too.
+    /// Last version of each object's row, deleted ones included.
     versions: BTreeMap<String, u64>,
 }
 
 impl Database {
-    /// Raises the fence for a process that was elected.
+    /// Raises the fence for an elected process.
     pub(super) fn raise(&mut self) {
         self.epoch += 1;
         self.committed = 0;
     }
 
-    /// What is stored of the scope.
+    /// Stored state of the scope.
     pub(super) fn stored(&self) -> Option<&StoredScope> {
         self.scope.as_ref().map(|scope| &scope.stored)
     }
@@ -59,12 +59,12 @@ impl Database {
         stored.resource_version.as_ref().map(|version| version.parse().expect("a version"))
     }
 
-    /// Whether the scope is removed, and not swept yet.
+    /// Whether the scope is removed but not swept yet.
     pub(super) fn is_removed(&self) -> bool {
         self.stored().is_some_and(|stored| stored.state == ScopeState::Removed)
     }
 
-    /// The leader deletes a row of a scope that is removed. The scope goes with the last one.
+    /// Deletes a row of a removed scope, as the leader does. The scope goes with its last row.
     pub(super) fn sweep(&mut self) {
         if self.is_removed() {
             self.rows.pop_first();
@@ -74,7 +74,7 @@ impl Database {
         }
     }
 
-    /// The fence's row, as it is read first for Resume.
+    /// The fence's row as Resume reads it, before the checkpoints.
     pub(super) fn progress(&self, epoch: CachingEpoch, left_out: Rules) -> StoredProgress {
         let stored = CachingEpoch(self.epoch);
         match stored.cmp(&epoch) {
@@ -86,7 +86,7 @@ impl Database {
         StoredProgress::Stands { committed: self.committed, scopes: self.scopes(left_out) }
     }
 
-    /// The checkpoints, as they are read for Resume.
+    /// The checkpoints as Resume reads them.
     pub(super) fn scopes(&self, left_out: Rules) -> Vec<StoredScope> {
         let mut scopes: Vec<_> = self.stored().cloned().into_iter().collect();
         if left_out == Some(Rule::ShapeCountsAfterACompleteList) {
@@ -163,7 +163,7 @@ impl Database {
         Ok(())
     }
 
-    /// An object's row gets a version.
+    /// Raises the version of an object's row.
     fn reach(&mut self, name: &str, version: &str) -> Result<u64, Broken> {
         let version = version.parse().expect("a version");
         let before = self.versions.insert(name.to_owned(), version).unwrap_or_default();
@@ -174,11 +174,11 @@ impl Database {
         Ok(version)
     }
 
-    /// Compares the rows with the objects up to the checkpoint, as the scope is stored.
+    /// Compares the rows with the objects up to the checkpoint of the stored scope.
     fn check_rows(&self, cluster: &Cluster) -> Result<(), Broken> {
         let (Some(stored), Some(checkpoint)) = (self.stored(), self.checkpoint()) else { return Ok(()) };
         let filter = stored.filter.as_deref().unwrap_or_default();
-        // An object that has changed since is written once that is read.
+        // A later change of an object is written once it is read.
         let is_before = |name: &str| cluster.newest(name).is_some_and(|newest| newest <= checkpoint);
         for name in NAMES {
             let is_read = lets_through(filter, name);

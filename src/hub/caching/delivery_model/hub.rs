@@ -21,7 +21,7 @@ use crate::hub::caching::stream_delivery::StreamDelivery;
 use crate::hub::caching::transaction_batching::{LaneId, QueuedBatch, ShardQueue, TransactionDraft};
 use crate::hub::tests::caching::fake_cache::PlainMapper;
 
-/// A read for Resume, and what the first of its two statements has read.
+/// A read for Resume, with the result of the first of its two statements.
 #[derive(Clone, Debug)]
 struct ProgressRead {
     lane: LaneId,
@@ -33,7 +33,7 @@ struct ProgressRead {
 #[derive(Clone, Debug, Default)]
 pub(super) struct HubStream {
     delivery: StreamDelivery,
-    /// Batches that were taken and are not committed.
+    /// Accepted, uncommitted batches.
     queue: ShardQueue<AcceptedBatch>,
     reads: VecDeque<ProgressRead>,
     pub(super) down: VecDeque<Frame>,
@@ -45,12 +45,12 @@ impl HubStream {
         !self.reads.is_empty()
     }
 
-    /// Whether batches wait for their transaction.
+    /// Whether batches are queued for a transaction.
     pub(super) fn has_batches(&self) -> bool {
         self.queue.next_size().is_some()
     }
 
-    /// Whether several do.
+    /// Whether several batches are queued.
     pub(super) fn has_several_batches(&self) -> bool {
         let mut queue = self.queue.clone();
         queue.take().is_some() && queue.next_size().is_some()
@@ -82,7 +82,7 @@ impl HubStream {
         };
         let (_, effects) = effects.map_err(|error| (Property::NothingIsRefused, error.to_string()))?;
         self.apply(effects, database, left_out);
-        // What a hub knows of the election may be old: the fence decides.
+        // A hub's view of the election may be outdated: the fence decides.
         let assigned = self.delivery.check_assignments(|_, _| AssignmentState::Stands(ACCOUNT.into()));
         for (_, effects) in assigned {
             self.apply(effects, database, left_out);
@@ -123,7 +123,7 @@ impl HubStream {
         }
     }
 
-    /// One of the two statements that read for Resume: the fence's row, then the checkpoints.
+    /// Executes one of the two statements that read for Resume: the fence's row, then the checkpoints.
     pub(super) fn read_progress(&mut self, database: &Database, left_out: Rules) {
         let Some(read) = self.reads.front_mut() else { return };
         let epoch = self.delivery.on_lane(UID, read.lane).map(|account| account.epoch());
@@ -159,7 +159,7 @@ impl HubStream {
         self.apply(effects, database, left_out);
     }
 
-    /// Commits the batches that wait, or the first of them alone.
+    /// Commits the queued batches, or only the first one.
     pub(super) fn commit(
         &mut self,
         is_first_alone: bool,
@@ -169,7 +169,7 @@ impl HubStream {
     ) -> Result<(), Broken> {
         let (mut draft, mut versions) = (TransactionDraft::default(), BTreeMap::new());
         while let Some(queued) = self.queue.take() {
-            // A transaction names the rows that it deletes, not the versions at which their objects went.
+            // A transaction names the rows that it deletes, not the versions of the deletions.
             for event in queued.payload.events.iter().map(|accepted| &accepted.event) {
                 if event.op() == Operation::Delete {
                     versions.insert((queued.lane, event.name.clone()), event.rv.clone());
@@ -204,7 +204,7 @@ impl HubStream {
     }
 }
 
-/// The rows of a scope whose list begins.
+/// Rows of a scope whose list begins.
 fn basis(fence: Fence, scope_id: u32, sync_key: String, database: &Database) -> Frame {
     let mut frames = BasisFrames::new(fence, scope_id, sync_key, false);
     for (name, row) in &database.rows {

@@ -1,5 +1,6 @@
-//! What an agent's watch has read since its delivery was as it is kept here. Without some rules the agent would send
-//! something else of it: the delivery reads it again, in the order in which, or as far as, it would be queued then.
+//! Changes that an agent's watch has read since its recorded delivery. Without some rules the agent would send them
+//! differently: the delivery reads them again, in the order in which, or as far as, they would be queued without the
+//! rule.
 
 use std::time::Instant;
 
@@ -9,20 +10,19 @@ use kubesvc_core::wire::events::event::Operation;
 
 use super::{Rule, Rules};
 
-/// Changes that a delivery has queued.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
-    /// The delivery before them.
+    /// The delivery before the changes.
     delivery: AccountSender,
     memory: QueueMemory,
     reader: ReaderId,
     changes: Vec<Event>,
-    /// Version of the last one.
+    /// Version of the last change.
     read: String,
 }
 
 impl Journal {
-    /// Whether the rule is one for which a journal is kept.
+    /// Whether the rule needs a journal.
     pub(super) fn serves(left_out: Rules) -> bool {
         matches!(
             left_out,
@@ -35,7 +35,7 @@ impl Journal {
         Self { delivery, memory, reader, changes: Vec::new(), read: String::new() }
     }
 
-    /// Adds a change, as it is queued without the rule.
+    /// Adds a change as it is queued without the rule.
     pub(super) fn push(&mut self, change: Event, left_out: Rules) {
         self.read.clone_from(&change.rv);
         let known = self.changes.iter().position(|known| known.name == change.name);

@@ -1,23 +1,23 @@
-//! Each rule that is left out breaks a property.
+//! Each omitted rule breaks a property.
 
 use super::search::{keep_busy, walk};
 use super::steps::{Budget, FAULTS};
 use super::{Property, Rule};
 
-/// Maximum number of walks until one breaks the property.
+/// Maximum number of walks until one of them breaks the property.
 const MAX_WALKS: u64 = 60_000;
 
-/// Some walk without the rule violates the property.
+/// Asserts that some walk without the rule violates the property.
 fn breaks(rule: Rule, property: Property, budget: Budget) {
     breaks_from(0, rule, property, budget);
 }
 
-/// Like [`breaks`], beginning with a seed that was seen to break the property, where few do.
+/// Like [`breaks`], beginning with a seed that is known to break the property, where few do.
 fn breaks_from(first: u64, rule: Rule, property: Property, budget: Budget) {
     let breaks =
         |seed: &u64| walk(*seed, budget, Some(rule)).is_err_and(|violation| violation.property == property);
     let seed = (first..MAX_WALKS).chain(0..first).find(breaks);
-    // Shown by `--nocapture`.
+    // Shown with `--nocapture`.
     println!("{rule:?}: seed {seed:?}");
     assert!(seed.is_some(), "{property:?} holds without {rule:?}");
 }

@@ -8,10 +8,10 @@ use super::steps::{Budget, Step};
 use super::world::World;
 use super::{Broken, Property, Rules};
 
-/// Rounds within which an object that changes all the time must be written.
+/// Maximum number of rounds until a constantly changing object is written.
 const BUSY_ROUNDS: usize = 6;
 
-/// A violated property, and the steps that lead to it.
+/// A violated property, and the steps to it.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) property: Property,
@@ -47,7 +47,7 @@ pub(super) fn walk(seed: u64, budget: Budget, left_out: Rules) -> Result<(), Vio
     world.converge().map_err(|broken| violation(broken, &taken))
 }
 
-/// Both objects change all the time, while each batch holds one change: the row of the first one must follow.
+/// Changes both objects constantly while each batch holds one change: the row of the first one must follow.
 pub(super) fn keep_busy(left_out: Rules) -> Result<(), Violation> {
     let mut world = World::new(Budget::default(), left_out);
     let mut taken = Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn keep_busy(left_out: Rules) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What was seen of a world.
+/// Statistics of a search.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) worlds: usize,

@@ -1,10 +1,9 @@
-//! What the account's settings say of its scope: whether its kind is watched, what a row is made of, and what is left out.
+//! The account's settings of its scope: whether its kind is watched, the shape of its rows, and its filter.
 
-/// The shapes that there are.
 const SHAPES: [&str; 2] = ["s", "t"];
-/// The filters that there are: one that leaves out nothing, and one that leaves out all but one object.
+/// Filters: one that omits nothing, and one that omits all but one object.
 const FILTERS: [&str; 2] = ["f", "g"];
-/// The object that no filter leaves out.
+/// Object that no filter omits.
 const ALWAYS_READ: &str = "a";
 
 /// One of the settings.
@@ -15,7 +14,7 @@ pub(super) enum Setting {
     Filter,
 }
 
-/// What the account's settings say of its scope.
+/// The account's settings of its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) is_watched: bool,
@@ -30,7 +29,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Gives a setting its other value.
+    /// Toggles a setting.
     pub(super) fn change(&mut self, setting: Setting) {
         let other = |[one, other]: [&'static str; 2], now: &str| if now == one { other } else { one };
         match setting {
@@ -41,7 +40,7 @@ impl Settings {
     }
 }
 
-/// Whether objects of this name are read under a filter.
+/// Whether objects of this name pass a filter.
 pub(super) fn lets_through(filter: &str, name: &str) -> bool {
     filter == FILTERS[0] || name == ALWAYS_READ
 }

@@ -1,8 +1,8 @@
-//! What may happen, and how often.
+//! Possible steps, and their budget.
 
 use super::settings::Setting;
 
-/// How often each thing may happen.
+/// Maximum number of steps of each type.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
     pub(super) writes: u8,
@@ -17,21 +17,21 @@ pub(super) struct Budget {
     pub(super) off_on: u8,
     pub(super) relists: u8,
     pub(super) losses: u8,
-    /// Readers that go on after their end.
+    /// Reads of ended readers.
     pub(super) late_reads: u8,
-    /// Batches that hold one upsert each, where there is a choice.
+    /// Batches with one upsert each, where there is a choice.
     pub(super) small_batches: u8,
-    /// Changes for which the agent has no room.
+    /// Changes that the agent's queue refuses.
     pub(super) refusals: u8,
-    /// Times after which a change that waits keeps its place.
+    /// Waits after which a queued change keeps its place.
     pub(super) waits: u8,
-    /// Changes of which kinds are watched.
+    /// Changes of the watched kinds.
     pub(super) kinds: u8,
     pub(super) shapes: u8,
     pub(super) filters: u8,
 }
 
-/// Faults, under settings that stay.
+/// Faults under constant settings.
 pub(super) const FAULTS: Budget = Budget {
     writes: 6,
     deletes: 2,
@@ -53,12 +53,12 @@ pub(super) const FAULTS: Budget = Budget {
     filters: 0,
 };
 
-/// Changes of objects, by the index of their name, and whether the object is there after it: one object changes before
-/// and after the other, and one is gone again at once.
+/// Changes of objects, by the index of their name, with whether the object exists after the change: one object changes
+/// before and after the other, and one is deleted right after its change.
 pub(super) const BURSTS: [[(usize, bool); 3]; 2] =
     [[(0, true), (1, true), (0, true)], [(0, true), (0, false), (1, true)]];
 
-/// A step, with the index of the process, or of the object, that takes it.
+/// A step, with the index of its process or object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Write(usize),
@@ -70,11 +70,11 @@ pub(super) enum Step {
     Wait,
     /// The settings change.
     Set(Setting),
-    /// A process finds out.
+    /// A process takes the changed settings.
     TakeSettings(usize),
     Read(usize),
     LateRead(usize),
-    /// There is no room for what would be read next.
+    /// The queue refuses the next change.
     Refuse(usize),
     Bookmark(usize),
     Send(usize),
@@ -82,7 +82,7 @@ pub(super) enum Step {
     HubReceives(usize),
     HubReads(usize),
     HubCommits(usize),
-    /// All batches that wait, in one transaction.
+    /// Commits all queued batches in one transaction.
     HubCommitsAll(usize),
     AgentReceives(usize),
     Cut(usize),
@@ -91,16 +91,16 @@ pub(super) enum Step {
     Move(usize),
     OffOn(usize),
     Relist(usize),
-    /// A hub that slept commits a batch of a stream that is gone.
+    /// A paused hub commits a batch of an ended stream.
     SleeperCommits(usize),
     SleeperEnds(usize),
-    /// The leader deletes a row of a scope that is removed.
+    /// The leader deletes a row of a removed scope.
     Sweep,
     LoseCommit,
 }
 
 impl Step {
-    /// Whether it needs no fault and no change.
+    /// Whether the step is neither a fault nor a change.
     pub(super) fn happens_by_itself(self) -> bool {
         matches!(
             self,
@@ -118,7 +118,7 @@ impl Step {
         )
     }
 
-    /// Takes the step off the budget.
+    /// Deducts the step from the budget.
     pub(super) fn spend(self, budget: &mut Budget) {
         let left = match self {
             Self::Write(_) => &mut budget.writes,

@@ -1,4 +1,4 @@
-//! The properties hold in all worlds.
+//! The properties hold in all explored worlds.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ fn holds(seeds: u64, budget: Budget) {
     }
 }
 
-/// Searches every order of at most so many worlds.
+/// Searches every order of steps, up to `most` worlds.
 fn holds_in_every_order(budget: Budget, most: usize) -> Seen {
     let seen = search(budget, None, most);
     let seen = seen.unwrap_or_else(|violation| unreachable!("{budget:?}: {}", violation.story));

@@ -1,4 +1,4 @@
-//! The world, and the steps as they are taken.
+//! The world, and the execution of steps.
 
 mod agent;
 
@@ -16,9 +16,9 @@ use super::settings::{Setting, Settings, lets_through};
 use super::steps::{BURSTS, Budget, Step};
 use super::{Broken, Property, Rules, fence};
 
-/// Credit that is enough for a batch of one upsert, and not for two.
+/// Credit for a batch of one upsert, but not of two.
 const SMALL_BATCH_BYTES: usize = 95;
-/// Time after which a change that waits keeps its place.
+/// Time after which a queued change keeps its place.
 const MOVE_TIME: Duration = Duration::from_secs(2);
 /// Time after which a checkpoint is sent alone.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(61);
@@ -29,18 +29,18 @@ struct Process {
     delivery: Option<AccountSender>,
     used: DeliveryNumbers,
     memory: QueueMemory,
-    /// The settings that it has heard of.
+    /// The settings known to the process.
     settings: Settings,
-    /// Number of the scope, if it is watched.
+    /// Number of the watched scope, if any.
     scope_id: Option<u32>,
     reader: Option<Reader>,
     former: Vec<Reader>,
     stream: Option<HubStream>,
-    /// Frames on their way to the hub.
+    /// Frames in flight to the hub.
     up: VecDeque<cache_up::Frame>,
-    /// Kept for the rules that it [serves](Journal::serves).
+    /// Present for the rules that it [serves](Journal::serves).
     journal: Option<Journal>,
-    /// Version up to which changes were read, kept for the rule that goes on there.
+    /// Version up to which changes were read, for the rule that continues there.
     read_up_to: u64,
 }
 
@@ -48,7 +48,7 @@ struct Process {
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) database: Database,
-    /// What the database was before each commit of this epoch.
+    /// States of the database before each commit of this epoch.
     history: Vec<Database>,
     settings: Settings,
     processes: [Process; 2],
@@ -85,7 +85,7 @@ impl World {
         world
     }
 
-    /// All that can happen next.
+    /// All possible next steps.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut may = |budget: u8, step| {
@@ -252,7 +252,7 @@ impl World {
         self.begin_delivery(index, fence(self.database.epoch), false);
     }
 
-    /// Takes steps that need no fault until there is none.
+    /// Takes fault-free steps until there is none.
     pub(super) fn list_first(&mut self, taken: &mut Vec<Step>) -> Result<(), Broken> {
         while let Some(step) = self.steps().into_iter().find(|step| step.happens_by_itself()) {
             taken.push(step);
@@ -261,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets everything happen that needs no fault, then compares the rows with the objects.
+    /// Takes all fault-free steps, then compares the rows with the objects.
     pub(super) fn converge(mut self) -> Result<(), Broken> {
         self.budget = Budget::default();
         self.sleepers.clear();
@@ -273,7 +273,7 @@ impl World {
         if !self.processes.iter().any(holds) {
             self.elect(0);
         }
-        // The next bookmark shows commits that were lost.
+        // The next bookmark reveals lost commits.
         self.cluster.version += 1;
         self.now += CHECKPOINT_TIME;
         for _ in 0..200 {

@@ -1,9 +1,9 @@
-//! The hub's answers: what is committed, where the account goes on, and what its readers do then.
+//! Answers of the hub: commits, resume positions, and the resulting commands for readers.
 
 use super::*;
 
 impl AccountSender {
-    /// The batch `seq` and all before it are committed.
+    /// Records that the batches up to `seq` are committed.
     pub fn ack(&mut self, seq: u64) {
         if seq > self.head {
             return;
@@ -23,10 +23,10 @@ impl AccountSender {
         }
     }
 
-    /// The chain does not follow what is committed: Begin is sent anew.
+    /// Handles a Rewind: the chain does not follow the committed batch, so Begin is sent again.
     pub fn rewind(&mut self, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
         if self.stage != Stage::Streaming {
-            // The Begin that is on its way answers for it.
+            // The Begin in flight already does that.
             return Vec::new();
         }
         self.must_restart = true;
@@ -49,7 +49,7 @@ impl AccountSender {
                 let scopes = scopes.values().filter(move |scope| scope.leaves_after.is_some() == leaves);
                 scopes.map(SenderScope::key).collect::<BTreeSet<_>>()
             };
-            // What removed them may be discarded, and a Begin that named them kept the hub from asking for it.
+            // Their removal may be discarded, and a Begin that named them kept the hub from requesting it.
             for gone in key(true).difference(&key(false)) {
                 self.queue.keep(gone, memory);
                 self.queue.removed(gone.clone(), memory);
@@ -65,10 +65,10 @@ impl AccountSender {
         }
     }
 
-    /// A frame of the hub's answer to Begin, or to scopes that were added.
+    /// Handles a frame of the hub's answer to Begin or to added scopes.
     pub fn resume(&mut self, frame: Resume, memory: &mut QueueMemory) -> Vec<ReaderCommand> {
         if frame.delivery != 0 && frame.delivery != self.numbers.delivery {
-            // A former delivery on this stream asked for it, under the same fence.
+            // An answer to a former delivery on this stream, under the same fence.
             return Vec::new();
         }
         let scopes = self.scopes.as_ref();
@@ -80,7 +80,7 @@ impl AccountSender {
                 let covers =
                     |(id, scope): (&u32, &SenderScope)| !scope.is_begun || answer.scopes.contains_key(id);
                 if !scopes.into_iter().flatten().all(covers) {
-                    // It answers for scopes that were added before this Begin.
+                    // An answer for scopes added before this Begin.
                     return Vec::new();
                 }
                 self.resumed(answer, memory)
@@ -93,7 +93,7 @@ impl AccountSender {
         }
     }
 
-    /// Whether what was read follows this batch.
+    /// Whether the read events follow this batch.
     fn follows(&self, committed_seq: u64) -> bool {
         self.acked == committed_seq || self.unacked.iter().any(|unacked| unacked.seq == committed_seq)
     }
@@ -122,7 +122,7 @@ impl AccountSender {
                 let all_bodies = scope.all_bodies || at.resend;
                 commands.push(self.list(*id, at.objects, all_bodies, at.rv.clone()));
             } else {
-                // Added scopes have an answer of their own.
+                // Added scopes get an answer of their own.
                 commands.extend(self.start(*id, at, 0));
             }
         }
@@ -130,7 +130,7 @@ impl AccountSender {
         commands
     }
 
-    /// Queues why scopes are not read and kinds not watched: the hub may be another one.
+    /// Queues the problems of scopes and kinds again, since the hub may be another one.
     fn repeat_problems(&mut self, memory: &mut QueueMemory) {
         let (scopes, left_out) = (self.scopes.as_ref(), &self.left_out);
         let is_left_out: BTreeSet<u32> = left_out.values().copied().collect();
@@ -141,7 +141,7 @@ impl AccountSender {
         }
     }
 
-    /// Queues the scopes again that were added by a batch which was discarded.
+    /// Queues the scopes again whose adding batch was discarded.
     fn add_again(&mut self, memory: &mut QueueMemory) {
         for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
             if let Some(AddedIn::Batch(_)) = scope.added {
@@ -151,8 +151,8 @@ impl AccountSender {
         }
     }
 
-    /// Queues the scopes again whose batch is committed, and whose answer was lost with the former stream: Begin did
-    /// not name them, so this hub does not know them.
+    /// Queues the scopes again whose batch is committed but whose answer was lost with the former stream: Begin did not
+    /// name them, so this hub does not know them.
     fn add_unanswered(&mut self, memory: &mut QueueMemory) {
         for scope in self.scopes.iter_mut().flat_map(BTreeMap::values_mut) {
             if scope.added.is_none() && !scope.is_begun && scope.leaves_after.is_none() {
@@ -177,7 +177,7 @@ impl AccountSender {
         }
     }
 
-    /// The hub wants the scope listed anew.
+    /// Lists a scope anew on the hub's request.
     pub fn relist(&mut self, scope_id: u32) -> Option<ReaderCommand> {
         let scope = self.scope_mut(scope_id).filter(|scope| scope.reader.is_some())?;
         let (objects, all_bodies) = (scope.objects, scope.all_bodies);
@@ -185,7 +185,7 @@ impl AccountSender {
         Some(self.list(scope_id, objects, all_bodies, known))
     }
 
-    /// A frame of a basis; those of another list than the scope's newest are ignored.
+    /// Handles a frame of a basis. Frames of any but the scope's newest list are ignored.
     pub fn basis(&mut self, frame: SyncBasis) -> Option<ReaderCommand> {
         let scope = self.scope_mut(frame.scope_id)?;
         let reader = scope.reader?;
@@ -211,10 +211,10 @@ impl AccountSender {
     }
 }
 
-/// Maximum number of scopes that an answer names for removal; those beyond it are named by the next answer.
+/// Maximum number of scopes that an answer names for removal; the next answer names the rest.
 const MAX_OTHERS: usize = 20_000;
 
-/// Frames of an answer that is not complete.
+/// Frames of an incomplete answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResumeAssembly {
     answer: ResumeAnswer,
@@ -225,14 +225,14 @@ pub(super) struct ResumeAssembly {
 pub(super) struct ResumeAnswer {
     /// Number of the last committed batch.
     pub(super) committed_seq: u64,
-    /// Where to go on, by scope.
+    /// Checkpoints by scope.
     pub(super) scopes: BTreeMap<u32, ScopeCheckpoint>,
-    /// Scopes that the table has besides, as `<namespace>:<group>.<Kind>`.
+    /// Further scopes in the table, as `<namespace>:<group>.<Kind>`.
     pub(super) others: BTreeSet<String>,
 }
 
 impl ResumeAssembly {
-    /// Takes a frame, and of its scopes those that are known; returns the answer once it is complete.
+    /// Takes a frame, without unknown scopes. Returns the answer once it is complete.
     pub(super) fn take(&mut self, frame: Resume, is_known: impl Fn(u32) -> bool) -> Option<ResumeAnswer> {
         let Resume { committed_seq, scopes, others, last, .. } = frame;
         self.answer.committed_seq = committed_seq;

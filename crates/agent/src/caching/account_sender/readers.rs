@@ -1,21 +1,21 @@
-//! The scopes of an account and their readers: which are declared, who reads them, and what readers report.
+//! Scopes of an account and their readers: declarations, current readers, and their reports.
 
 use super::*;
 use kubesvc_core::cache::left_out_objects;
 use kubesvc_core::wire::common::failure::Class;
 
 impl AccountSender {
-    /// The number for the next scope; never used twice.
+    /// Number for the next scope; never reused.
     pub fn next_scope_id(&mut self) -> u32 {
         self.numbers.scope = self.numbers.scope.saturating_add(1);
         self.numbers.scope
     }
 
-    /// Declares scopes: first those that are known at the beginning, and without that call, even for none, nothing is sent; then
-    /// those that are watched from now on, each of which is begun once the hub has answered for it.
+    /// Declares the initial scopes. Required even for none: nothing is sent before.
     ///
     /// # Errors
-    /// One of them cannot be declared; none is.
+    ///
+    /// If one of them cannot be declared; then none is.
     pub fn declare(
         &mut self,
         declarations: Vec<ScopeDeclaration>,
@@ -28,7 +28,7 @@ impl AccountSender {
                 return Err(DeclarationError::NumberUsed(declaration.scope_id));
             }
         }
-        // Those that are no more are removed by an earlier batch.
+        // Removed scopes are removed by an earlier batch.
         let live = self.scopes.iter().flat_map(BTreeMap::values).filter(|scope| scope.leaves_after.is_none());
         if live.count() + declarations.len() > MAX_SCOPES {
             return Err(DeclarationError::TooManyScopes);
@@ -77,10 +77,11 @@ impl AccountSender {
         self.scopes.get_or_insert_default().insert(id, scope);
     }
 
-    /// Declares a scope anew, of another shape or filter. It begins again once the hub has answered for it.
+    /// Declares a scope again with another shape or filter. It restarts once the hub has answered for it.
     ///
     /// # Errors
-    /// The number belongs to no scope, or to one of another kind or namespace.
+    ///
+    /// If the number belongs to no scope, or to one of another kind or namespace.
     pub fn redeclare_scope(
         &mut self,
         declaration: ScopeDeclaration,
@@ -103,7 +104,7 @@ impl AccountSender {
         }))
     }
 
-    /// Ends a scope. Its rows go too, unless another scope is declared for the same kind and namespace.
+    /// Removes a scope, and its rows unless another scope is declared for the same kind and namespace.
     pub fn remove_scope(&mut self, scope_id: u32, memory: &mut QueueMemory) -> Option<ReaderCommand> {
         let (acked, head) = (self.acked, self.head);
         let scopes = self.scopes.as_mut()?;
@@ -125,7 +126,7 @@ impl AccountSender {
         Some(ReaderCommand::Stop { reader })
     }
 
-    /// Begins a scope where the hub says, if it is not begun. One that was added is begun by an answer that has its
+    /// Starts a scope at the hub's checkpoint, unless it is started. An added scope needs an answer that covers its
     /// batch.
     pub(super) fn start(
         &mut self,
@@ -195,11 +196,12 @@ impl AccountSender {
         if had_readers { vec![ReaderCommand::StopAll] } else { Vec::new() }
     }
 
-    /// An object as a reader has it, or its end. Events of a former reader are dropped.
+    /// Queues an event of an object. Events of former readers are dropped.
     ///
     /// # Errors
-    /// The event, if there is no room: it counts as unread. Its reader closes the watch and opens it again after the last
-    /// event that was accepted, once half of the queue is free; a list waits.
+    ///
+    /// Returns the event if there is no room; it counts as unread. The reader then closes its watch, and reopens it
+    /// after the last accepted event once half of the queue is free; a list waits.
     pub fn event(
         &mut self,
         reader: ReaderId,
@@ -212,19 +214,19 @@ impl AccountSender {
         self.queue.event(event, now, memory)
     }
 
-    /// The scope is read up to this version.
+    /// Records that the scope is read up to this version.
     pub fn bookmark(&mut self, reader: ReaderId, resource_version: String) {
         if let Some(scope_id) = self.readers.get(&reader) {
             self.queue.bookmark(*scope_id, resource_version);
         }
     }
 
-    /// Version up to which a scope is read: where its watch is opened again. `None` while it is listed.
+    /// Version up to which a scope is read, where its watch is reopened. `None` during a list.
     pub fn last_read(&self, reader: ReaderId) -> Option<&str> {
         self.queue.last_read(*self.readers.get(&reader)?)
     }
 
-    /// A list begins; its basis follows as [`ReaderCommand::Basis`].
+    /// Starts a list. Its basis follows as [`ReaderCommand::Basis`].
     pub fn sync_start(&mut self, reader: ReaderId, sync_key: String, memory: &mut QueueMemory) {
         let Some(scope_id) = self.readers.get(&reader).copied() else { return };
         if let Some(scope) = self.scope_mut(scope_id) {
@@ -234,7 +236,7 @@ impl AccountSender {
         self.queue.sync_start(SyncStart { scope_id, sync_key }, memory);
     }
 
-    /// A list is complete, and the scope is watched from its version on. Only the newest list of a scope counts.
+    /// Completes a list; the scope is then watched from its version on. Only the newest list of a scope counts.
     pub fn synced(&mut self, reader: ReaderId, synced: Synced, memory: &mut QueueMemory) {
         let Some(scope_id) = self.readers.get(&reader).copied() else { return };
         let objects = synced.kept.saturating_add(synced.sent);
@@ -247,7 +249,7 @@ impl AccountSender {
         }
     }
 
-    /// Why a scope is not read; `None` takes the reason back, and says which of its objects are left out.
+    /// Records why a scope is not read; `None` withdraws the reason, and reports the scope's left-out objects.
     pub fn problem(&mut self, scope_id: u32, problem: Option<Failure>, memory: &mut QueueMemory) {
         let Some(scope) = self.scope_mut(scope_id) else { return };
         let left_out = scope.left_out.as_deref().filter(|_| problem.is_none()).cloned();
@@ -260,7 +262,7 @@ impl AccountSender {
         self.note_problem(scope_id, problem, memory);
     }
 
-    /// Which objects of a scope are left out by now.
+    /// Records the objects of a scope that are left out.
     pub fn left_out_objects(&mut self, reader: ReaderId, objects: LeftOutObjects, memory: &mut QueueMemory) {
         let Some(scope_id) = self.readers.get(&reader).copied() else { return };
         let said = self.problems.get(&scope_id);
@@ -275,7 +277,7 @@ impl AccountSender {
         }
     }
 
-    /// Kinds, each as `Kind.group`, that are not watched although a setting asks for them, and why.
+    /// Records the kinds, each as `Kind.group`, that a setting requests but that are not watched, with the reason.
     pub fn left_out(&mut self, kinds: BTreeMap<String, ScopeProblem>, memory: &mut QueueMemory) {
         let is_known = |kind: &String| kinds.contains_key(kind);
         let gone: Vec<_> = self.left_out.keys().filter(|kind| !is_known(kind)).cloned().collect();
@@ -304,8 +306,8 @@ impl AccountSender {
         self.queue.problem(id, problem, memory);
     }
 
-    /// The scope is read. A reason of a former reader, or of another process, is taken back. During a list, that of another
-    /// process stays until the list is complete: it may be objects that are left out.
+    /// Records that the scope is read, and withdraws the problem of a former reader or process. During a list, the
+    /// problem of another process stays until the list is complete: it may be about left-out objects.
     pub fn is_read(&mut self, reader: ReaderId, memory: &mut QueueMemory) {
         let Some(scope_id) = self.readers.get(&reader).copied() else { return };
         let is_taken_back = self.scope_mut(scope_id).is_some_and(|scope| match scope.has_problem {
@@ -317,12 +319,12 @@ impl AccountSender {
         }
     }
 
-    /// Whether readers of the account close their watches: an event was not accepted.
+    /// Whether readers of the account close their watches, because an event was refused.
     pub fn is_full(&self, memory: &QueueMemory) -> bool {
         self.queue.is_full(memory)
     }
 
-    /// Whether readers of the account open their watches again.
+    /// Whether readers of the account reopen their watches.
     pub fn is_half_free(&self, memory: &QueueMemory) -> bool {
         self.queue.is_half_free(memory)
     }

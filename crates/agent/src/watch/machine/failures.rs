@@ -1,4 +1,4 @@
-//! What a scope does after a failure: which step it takes next, when, and what it says.
+//! Reaction of a scope to a failure: the next step, its time, and what to report.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::watch::{
 };
 
 impl ScopeWatch {
-    /// The request has failed: no response, a status other than 200, a response that cannot be read or that ended
-    /// early, or an error in the watch.
+    /// Handles a failed request: no response, a status other than 200, a response that is unreadable or ended early, or
+    /// an error in the watch.
     pub fn failed(&mut self, failure: &RequestFailure, now: Instant) {
         if failure.is_expired() && self.expired(now) {
             return;
@@ -30,14 +30,14 @@ impl ScopeWatch {
             _ => false,
         };
         match &mut self.phase {
-            // It may wait for days: it keeps no rows meanwhile.
+            // The wait may last for days, so the list keeps no rows.
             ScopePhase::Listing(_) if reason.needs_change() || delay > MAX_LIST_WAIT || fails_for_long => {
                 self.give_list_up();
             }
             ScopePhase::Listing(list) if list.can_repeat_page() => list.page_failed(),
             ScopePhase::Listing(_) => self.start_list(false, ListReason::Retry),
             ScopePhase::Watching(_) => {
-                // The second time at the same place: what cannot be read is passed by with a list.
+                // Second failure at the same version: a list skips what cannot be read.
                 if is_unreadable
                     && self.failures.unreadable_after.is_some()
                     && self.failures.unreadable_after == self.position.version
@@ -51,7 +51,7 @@ impl ScopeWatch {
                 }
             }
             ScopePhase::NeedsList { asks_first, sent, .. } if reason.needs_change() => {
-                // It is refused again, and may be for days.
+                // Refused again, possibly for days.
                 if std::mem::replace(asks_first, true) {
                     *sent = SentObjects::default();
                 }
@@ -62,7 +62,7 @@ impl ScopeWatch {
         self.hold(delay, reason, now);
     }
 
-    /// Gives the list up, and its rows with it. The next one begins once the cluster answers.
+    /// Aborts the list and releases its rows. The next list begins once the cluster answers.
     fn give_list_up(&mut self) {
         self.start_list(false, ListReason::Retry);
         if let ScopePhase::NeedsList { asks_first, .. } = &mut self.phase {
@@ -70,7 +70,7 @@ impl ScopeWatch {
         }
     }
 
-    /// The version of the request is no longer kept, so the scope is listed anew. Returns whether that was all.
+    /// Handles an expired version by listing the scope anew. Returns whether the failure is fully handled.
     fn expired(&mut self, now: Instant) -> bool {
         match &self.phase {
             ScopePhase::Listing(list) => {
@@ -86,7 +86,7 @@ impl ScopeWatch {
                     self.failures.relist_delay.reset();
                 }
                 self.start_list(false, ListReason::Expired);
-                // Once: at once. Again and again, as lists expire before they are watched: at growing intervals.
+                // The first time at once; repeatedly, as lists expire before they are watched, at growing intervals.
                 let is_first = self.failures.relist_delay.is_first();
                 let delay = self.failures.relist_delay.after_failure(&mut self.random);
                 if std::mem::take(&mut self.is_after_pause) {
@@ -107,7 +107,7 @@ impl ScopeWatch {
                 (self.failures.retry_delay.after_failure(&mut self.random), WaitReason::Retry)
             }
             RetryTime::After(asked) => {
-                // Not all at the same moment.
+                // Jitter.
                 let little = Duration::from_secs(1).mul_f64(self.random.f64());
                 (asked.min(MAX_RETRY_AFTER) + little, WaitReason::Retry)
             }
@@ -115,7 +115,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Reports the failure, at once or if the scope has failed for some time.
+    /// Reports the failure: at once, or after the scope has failed for [`PROBLEM_DELAY`].
     fn note_problem(&mut self, failure: &RequestFailure, now: Instant) {
         let since = *self.failures.since.get_or_insert(now);
         let is_lasting = matches!(failure.retry(), RetryTime::Problem(_)) || now >= since + PROBLEM_DELAY;

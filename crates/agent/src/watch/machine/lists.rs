@@ -1,4 +1,4 @@
-//! Reports of a list: its basis, its items, and the ends of its pages.
+//! Reports of a list: basis, items, ends of pages.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use crate::watch::failure::RequestFailure;
 use crate::watch::list::{List, ListReason, PageStep};
 use crate::watch::machine::{ScopePhase, ScopeWatch, has_gone_back};
 
-/// What becomes of an item.
+/// Effect of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemStep {
-    /// It is queued as an upsert. Its version is no checkpoint: the list is one once it is complete.
+    /// Queue as an upsert. The version of an item is no checkpoint; that of the complete list is.
     Upsert,
-    /// It is not queued: the hub has it, or it is left out.
+    /// Do not queue: the hub has the object, or it is left out.
     Skip,
 }
 
@@ -29,7 +29,7 @@ impl ScopeWatch {
         true
     }
 
-    /// Takes a row that the hub has. Rows of another sync are late, and ignored.
+    /// Takes a row of the hub. Late rows of another sync are ignored.
     pub fn basis_row(
         &mut self,
         sync_key: &str,
@@ -46,7 +46,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Ends the rows of the hub: the first page may be asked for.
+    /// Ends the hub's rows; the first page can be requested.
     pub fn basis_end(&mut self, sync_key: &str, now: Instant) {
         if let Some(list) = self.awaits_basis(sync_key).then(|| self.take_list()).flatten() {
             self.phase = ScopePhase::Listing(list);
@@ -54,8 +54,8 @@ impl ScopeWatch {
         }
     }
 
-    /// Number of objects that lists for deletes alone remember to have sent; `None` if that is not to be remembered. For
-    /// each further one the driver takes memory before its [`item`](Self::item).
+    /// Number of objects that deletes-only lists remember to have sent; `None` if none are to be remembered. The driver
+    /// takes memory for each further one before its [`item`](Self::item).
     pub fn sent_objects(&self) -> Option<usize> {
         match &self.phase {
             ScopePhase::NeedsList { deletes_only: true, sent, .. } => Some(sent.len()),
@@ -69,19 +69,19 @@ impl ScopeWatch {
         }
     }
 
-    /// There is no memory for more of them: the list that runs remembers no further ones.
+    /// Stops remembering sent objects in the running list: their memory is exhausted.
     pub fn remember_no_more(&mut self) {
         if let ScopePhase::Listing(list) = &mut self.phase {
             list.sent.is_full = true;
         }
     }
 
-    /// Whether the rows of the hub for this list are awaited.
+    /// Whether the list waits for its basis under this key.
     pub fn awaits_basis(&self, sync_key: &str) -> bool {
         matches!(&self.phase, ScopePhase::AwaitsBasis(list) if list.sync_key == sync_key)
     }
 
-    /// Takes an item of the page, and why it is left out if it is.
+    /// Takes an item of the page, with the reason if it is left out.
     pub fn item(&mut self, object: &ObjectIdentity, excluded: Option<Exclusion>, now: Instant) -> ItemStep {
         self.progress(now);
         let ScopePhase::Listing(list) = &mut self.phase else { return ItemStep::Skip };
@@ -92,8 +92,7 @@ impl ScopeWatch {
         if list.item(object) { ItemStep::Upsert } else { ItemStep::Skip }
     }
 
-    /// Takes an item of which it is unknown which object it is. If it has a row, that goes: it cannot be kept up to
-    /// date.
+    /// Takes an item without an identity. Its row, if any, is deleted because it cannot be kept up to date.
     pub fn unidentified_item(&mut self, now: Instant) {
         self.progress(now);
         if let ScopePhase::Listing(list) = &mut self.phase {
@@ -111,7 +110,7 @@ impl ScopeWatch {
             }
         };
         if !list.deletes_only && has_gone_back(self.position.version.as_deref(), list.version()) {
-            // A restored etcd uses versions again: what looks equal need not be.
+            // A restored etcd reuses versions, so an equal version does not mean an equal object.
             self.start_list(true, ListReason::WentBack);
             return PageStep::Restart;
         }

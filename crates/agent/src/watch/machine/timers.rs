@@ -1,5 +1,5 @@
-//! What a scope does as time passes: checkpoints that are due, responses that stand still, watches that are silent, and
-//! lists for what a watch may have lost.
+//! Timers of a scope: due checkpoints, stalled responses, silent watches, and audit lists for events that a watch may
+//! have lost.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::watch::machine::{CurrentWatch, ScopePhase, ScopeWatch};
 use crate::watch::{CHECKPOINT_INTERVAL, MAX_SILENCE_LIMIT, RESPONSE_IDLE_TIMEOUT, SHORT_WATCH};
 
 impl ScopeWatch {
-    /// When [`tick`](Self::tick) is due; `None` if only a report changes something.
+    /// Time at which [`tick`](Self::tick) is due; `None` if only a report changes the state.
     pub fn next_tick(&self) -> Option<Instant> {
         let mut due = Vec::with_capacity(5);
         if let ScopePhase::Watching(_) = self.phase
@@ -41,7 +41,7 @@ impl ScopeWatch {
         due.into_iter().min()
     }
 
-    /// Lets time pass. Returns a version to queue as a checkpoint, if one is due.
+    /// Advances time. Returns a version to queue as a checkpoint, if one is due.
     pub fn tick(&mut self, now: Instant) -> Option<String> {
         let checkpoint = self.due_checkpoint(now);
         if self.is_paused {
@@ -81,9 +81,9 @@ impl ScopeWatch {
         }
     }
 
-    /// The version, if it is to be queued alone now.
+    /// Version to queue as a checkpoint without an event, if one is due.
     pub(super) fn due_checkpoint(&mut self, now: Instant) -> Option<String> {
-        // In a list, a checkpoint would make the scope look complete.
+        // During a list, a checkpoint would make the scope look complete.
         let is_watching = matches!(self.phase, ScopePhase::Watching(_));
         if !is_watching || !self.position.is_unsent || now < self.position.queued_at + CHECKPOINT_INTERVAL {
             return None;

@@ -1,4 +1,4 @@
-//! Reports of a watch: its beginning, its events, its bookmarks, and its end.
+//! Reports of a watch: start, events, bookmarks, end.
 
 use std::time::Instant;
 
@@ -11,22 +11,20 @@ use crate::watch::list::ListReason;
 use crate::watch::machine::{CurrentWatch, ScopePhase, ScopeWatch, has_gone_back};
 use crate::wire_failure::after_send;
 
-/// What becomes of an event. The version of one that is queued is a checkpoint.
+/// Effect of an event. The version of a queued event is a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectStep {
-    /// The object is queued as an upsert.
     Upsert,
-    /// The end of the object is queued: it is gone, or it is left out from now on.
+    /// Queue the end of the object: it is gone, or is left out from now on.
     Delete,
-    /// Nothing is queued.
     Skip,
 }
 
 impl ScopeWatch {
-    /// Takes the version of the cluster, as a list of one object has it.
+    /// Takes the cluster's version, from a list of one object.
     pub fn version_checked(&mut self, version: &str, now: Instant) {
         match &mut self.phase {
-            // What counts is that there was an answer.
+            // Any answer will do.
             ScopePhase::NeedsList { asks_first, .. } => *asks_first = false,
             ScopePhase::Watching(CurrentWatch { checks_version: true, .. }) => {
                 if has_gone_back(self.position.version.as_deref(), Some(version)) {
@@ -39,7 +37,7 @@ impl ScopeWatch {
         }
     }
 
-    /// The response to the watch has begun, with status 200.
+    /// Records that the response to the watch began, with status 200.
     pub fn watch_opened(&mut self, now: Instant) {
         if let ScopePhase::Watching(watch) = &mut self.phase
             && !watch.checks_version
@@ -50,7 +48,7 @@ impl ScopeWatch {
         }
     }
 
-    /// Takes a change of an object, and why the object is left out if it is.
+    /// Takes a change of an object, with the reason if the object is left out.
     pub fn object(
         &mut self,
         change: WatchEventType,
@@ -65,7 +63,7 @@ impl ScopeWatch {
         let step = match (change, excluded) {
             (WatchEventType::Deleted, None) => ObjectStep::Delete,
             (WatchEventType::Added | WatchEventType::Modified, None) => ObjectStep::Upsert,
-            // It may have a row from the time before. An object that is new has none: its former end was an event.
+            // The object may have an older row. An added object has none: its former end was an event.
             (WatchEventType::Modified | WatchEventType::Deleted, Some(exclusion))
                 if exclusion.may_have_row() =>
             {
@@ -98,8 +96,8 @@ impl ScopeWatch {
         self.due_checkpoint(now)
     }
 
-    /// The response has ended, or its connection broke. What came after its last whole line is not lost: the watch is
-    /// resumed after the last event.
+    /// Handles the end of the response, or of its connection. A partial last line is not lost: the watch resumes after
+    /// the last event.
     pub fn watch_ended(&mut self, now: Instant) {
         let ScopePhase::Watching(watch) = self.phase else { return };
         if watch.has_lived(now) {
@@ -116,7 +114,7 @@ impl ScopeWatch {
         self.failed(&RequestFailure::Connection(failure), now);
     }
 
-    /// Records an event or bookmark of the watch that runs. Returns whether one runs.
+    /// Records an event or bookmark of the running watch. Returns whether a watch runs.
     fn heard(&mut self, now: Instant) -> bool {
         let ScopePhase::Watching(CurrentWatch { opened: Some(_), .. }) = self.phase else { return false };
         self.progress(now);

@@ -1,4 +1,4 @@
-//! What an agent process does: it hears of its accounts and their settings, reads, sends, and takes answers.
+//! Steps of an agent process: it receives accounts and settings, reads, sends, and handles answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::hub::caching::delivery_model::settings::Settings;
 use crate::hub::caching::delivery_model::steps::BURSTS;
 use crate::hub::caching::delivery_model::{Broken, Property, Rule, Rules, declaration, decoded, fence};
 
-/// Age up to which a checkpoint counts.
+/// Maximum age of a resumable checkpoint.
 const MAX_RESUMABLE_AGE: Duration = Duration::from_secs(86_400);
-/// Maximum size of a message of the hub, in bytes.
+/// Maximum size of a message to the hub, in bytes.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 impl World {
@@ -52,7 +52,7 @@ impl World {
         process.delivery = Some(delivery);
     }
 
-    /// Hears of settings that have changed, and declares the scope anew, adds or removes it.
+    /// Takes changed settings, and redeclares, adds or removes the scope.
     pub(super) fn take_settings(&mut self, index: usize) {
         let settings = self.settings;
         let process = &mut self.processes[index];
@@ -90,7 +90,7 @@ impl World {
         let now = self.now;
         let process = &mut self.processes[index];
         process.up.clear();
-        // Without the rule, what was sent waits again, to be sent with what is read until then.
+        // Without the rule, sent batches are queued again, to be sent with later changes.
         let journal = process.journal.take();
         if let (Some(Rule::ResendsHaveTheSameBytes), Some(journal)) = (self.left_out, journal) {
             let (delivery, memory) = journal.replay(now);
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// Several objects change, and all of it is read before anything is sent.
+    /// Changes several objects, and reads all of the changes before anything is sent.
     pub(super) fn burst(&mut self, index: usize, burst: usize) {
         for (name, is_there) in BURSTS[burst] {
             self.cluster.change(NAMES[name], is_there);
@@ -112,17 +112,16 @@ impl World {
         }
     }
 
-    /// Whether the reader can do something.
     fn has_changes(&self, index: usize) -> bool {
         let process = &self.processes[index];
         let reader = process.reader.as_ref().filter(|_| process.delivery.is_some());
         reader.is_some_and(|reader| reader.is_ready(&self.cluster))
     }
 
-    /// The reader, or a former one, reads.
+    /// Lets the reader, or a former one, read.
     pub(super) fn read(&mut self, index: usize, former: Option<usize>) {
         let left_out = self.left_out;
-        // Without the rule, no time passes for what waits.
+        // Without the rule, queued changes do not age.
         let now = if left_out == Some(Rule::BusyObjectsKeepTheirPlace) { self.begun } else { self.now };
         let process = &mut self.processes[index];
         let current = process.reader.as_ref().map(|reader| reader.id);
@@ -196,7 +195,7 @@ impl World {
             assert!(credit > SMALL_BATCH_BYTES || upserts(batch) < 2, "{batch:?}");
             let number = (delivery.fence().caching_epoch, batch.seq);
             let before = self.contents.insert(number, bytes.clone());
-            // Without the rule, what comes of other bytes is looked at.
+            // Without the rule, the consequences of other bytes are explored.
             let is_free = left_out == Some(Rule::ResendsHaveTheSameBytes);
             if !is_free && before.is_some_and(|before| before != bytes) {
                 return Err((Property::OneContentForEachNumber, format!("{number:?}")));
@@ -208,7 +207,7 @@ impl World {
                 }
             }
         }
-        // What was sent waits no more, unless it is to be sent anew.
+        // Sent batches are no longer queued, unless they are to be rebuilt.
         if left_out != Some(Rule::ResendsHaveTheSameBytes) {
             process.journal = None;
         }
@@ -294,7 +293,7 @@ fn upserts(batch: &Batch) -> usize {
     batch.events.iter().filter(|event| event.op() == Operation::Upsert).count()
 }
 
-/// The hub's answer, as it would be without a rule for it.
+/// The hub's answer, changed as it would be without a rule.
 fn answer(mut resume: Resume, database: &Database, settings: Settings, left_out: Rules) -> Resume {
     if left_out == Some(Rule::FormerAnswersAreIgnored) {
         resume.delivery = 0;
