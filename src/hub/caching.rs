@@ -84,12 +84,6 @@ pub struct CachingSettings {
     pub body_format: BodyFormat,
 }
 
-impl Default for CachingSettings {
-    fn default() -> Self {
-        Self { pending_bytes: 256 * 1024 * 1024, writers: 2, body_format: BodyFormat::default() }
-    }
-}
-
 /// Source of the rules by which an agent chooses the objects of an account.
 pub trait CachingRuleSource: Send + Sync {
     /// Returns the rules from the operator's settings and this spec.

@@ -28,7 +28,8 @@ pub trait RowMapper: Send + Sync {
 }
 
 /// Storage format of bodies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BodyFormat {
     /// As JSON text.
     #[default]

@@ -111,7 +111,7 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
         ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "no metadata.name"),
         ("apiVersion: v1\nkind: List\nitems: []\nmetadata: {}\n", "is a list"),
         ("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"canary\"", "cannot be read"),
-        ("canary", "no object"),
+        ("canary", "not an object"),
         ("", "is empty"),
         ("---\n", "is empty"),
         ("- canary\n- b\n", "one object for each operation"),
