@@ -118,13 +118,19 @@ fn manifests_that_are_not_one_object_are_refused_without_their_text() {
         ("{a: canary", "cannot be read"),
         ("a: canary\na: canary\n", "at line 2: the key \"a\" is there a second time"),
         ("apiVersion: v1\nkind: Pod\nmetadata: canary\n", "no metadata"),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: canary/x}\n", "metadata.name is no name"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: canary/x}\n",
+            "metadata.name is not a valid Kubernetes name",
+        ),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: [canary]}\n", "no metadata.name"),
         (
             "apiVersion: v1\nkind: Pod\nmetadata: {name: canary, namespace: 7}\n",
-            "metadata.namespace is no name",
+            "metadata.namespace is not a valid Kubernetes name",
         ),
-        ("apiVersion: a/b/canary\nkind: Pod\nmetadata: {name: canary}\n", "apiVersion is no name"),
+        (
+            "apiVersion: a/b/canary\nkind: Pod\nmetadata: {name: canary}\n",
+            "apiVersion is not a valid Kubernetes name",
+        ),
     ] {
         let said = why(&deploy(data));
         assert!(said.contains(part), "{data}\n{said}");
