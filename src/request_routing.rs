@@ -166,6 +166,8 @@ fn rank(error: &RequestError) -> u8 {
     match error.kind {
         RequestErrorKind::NoAccount | RequestErrorKind::NotUsable => 0,
         RequestErrorKind::NoAgent => 1 + u8::from(error.retry == Retry::Later),
+        // Only that replica knows what its agents would have answered.
+        RequestErrorKind::ReplicaAway => 4,
         _ => 3,
     }
 }

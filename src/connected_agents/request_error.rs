@@ -29,8 +29,10 @@ pub enum RequestErrorKind {
     NotUsable,
     /// The agents of the account are too old for requests (409 for operations, else 503).
     AgentTooOld,
-    /// No agent that could be asked is connected, or its replica cannot be reached (503).
+    /// No agent that could be asked is connected (503).
     NoAgent,
+    /// The replica that has the agents cannot be reached (503).
+    ReplicaAway,
     /// Too many requests are in flight (429).
     TooMany,
     /// The request itself cannot be sent (400).
@@ -140,6 +142,12 @@ impl RequestError {
         !matches!(self.kind, Kind::Unknown | Kind::NoAnswer | Kind::Timeout | Kind::Cut)
     }
 
+    /// Whether an agent, or the replica that has it, is expected back.
+    pub fn awaits_agent(&self) -> bool {
+        matches!(self.kind, RequestErrorKind::NoAgent | RequestErrorKind::ReplicaAway)
+            && self.retry == Retry::Later
+    }
+
     /// Whether another agent may be asked.
     pub fn goes_elsewhere(&self) -> bool {
         matches!(self.retry, Retry::Elsewhere | Retry::Later)
@@ -163,6 +171,7 @@ impl RequestError {
             | Kind::NotUsable
             | Kind::AgentTooOld
             | Kind::NoAgent
+            | Kind::ReplicaAway
             | Kind::NotSent
             | Kind::NoAnswer
             | Kind::Cut => StatusCode::SERVICE_UNAVAILABLE,

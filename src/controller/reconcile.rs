@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, warn};
 
 use super::Controller;
@@ -43,17 +43,22 @@ const PANIC_RETRY_TICKS: Tick = 30;
 pub(super) async fn run(controller: Arc<Controller>, stop: &CancellationToken) {
     let task = TaskSpec::new("reconciler", "Observes accounts, and does what the lifecycle decides");
     let task = task.woken_by(&controller.schedule.wakes).concurrency(MAX_CONCURRENT_ACCOUNTS);
+    let passes = TaskTracker::new();
+    passes.close();
     // A pass bounds its own waits, and a panic in it ends only this pass.
     let pass = |keys: Vec<AccountKey>| {
         let (worker, stop) = (Arc::clone(&controller), stop.clone());
-        let pass = tokio::spawn(async move {
+        let pass = passes.spawn(async move {
             for key in &keys {
                 let guard = PanicGuard { controller: &worker, key };
                 worker.reconcile(key, &stop).await;
                 drop(guard);
             }
         });
-        AbortOnDropHandle::new(pass).map(|_| AttemptOutcome::Done)
+        AbortOnDropHandle::new(pass).map(|ended| match ended {
+            Ok(()) => AttemptOutcome::Done,
+            Err(panicked) => AttemptOutcome::Refused(panicked.to_string()),
+        })
     };
     let reconciled = controller.context.tasks.drive(task.without_deadline().finishes(), stop, pass);
     let too_late = stop.cancelled().then(|()| tokio::time::sleep(FINISH_TIMEOUT));
@@ -61,6 +66,8 @@ pub(super) async fn run(controller: Arc<Controller>, stop: &CancellationToken) {
         () = reconciled => {}
         () = too_late => warn!("some accounts were not reconciled in time; the next leader reconciles them"),
     }
+    // Those that were cut end where they wait next.
+    passes.wait().await;
 }
 
 /// Requeues the account when a pass over it panics.

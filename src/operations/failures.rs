@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::connected_agents::{RequestError, RequestErrorKind as Kind, Retry};
+use crate::connected_agents::{RequestError, RequestErrorKind as Kind};
 use kubesvc_core::operations::{ApiAnswer, ApiRequest, Method, Outcome, OutcomeBody, OutcomeClass};
 use kubesvc_core::wire::operations::operation::Verb;
 
@@ -44,7 +44,7 @@ impl RunFailure {
         };
         Self {
             is_passing: is_passing(error),
-            waits_for_agent: error.kind == Kind::NoAgent && error.retry == Retry::Later,
+            waits_for_agent: error.awaits_agent(),
             ..Self::new(Outcome::failed(status, class, &error.message), !is_unknown && !is_begun)
         }
     }

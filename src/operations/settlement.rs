@@ -269,7 +269,7 @@ fn in_turn(open: Vec<OpenOperation>) -> Vec<OpenOperation> {
 
 /// Whether a recall that failed is not to be repeated.
 fn is_final(error: &RequestError) -> bool {
-    !matches!(error.kind, Kind::NoAnswer | Kind::Timeout | Kind::NoAgent | Kind::TooMany)
+    !matches!(error.kind, Kind::NoAnswer | Kind::Timeout | Kind::NoAgent | Kind::ReplicaAway | Kind::TooMany)
 }
 
 fn before(now_ms: i64, time: Duration) -> i64 {

@@ -116,7 +116,7 @@ impl RequestRouter {
             CallError::Unreachable { may_be_executed: true, .. } => {
                 return lost(request, &error.to_string(), suspects);
             }
-            CallError::Unreachable { .. } => (Kind::NoAgent, Retry::Later),
+            CallError::Unreachable { .. } => (Kind::ReplicaAway, Retry::Later),
             CallError::TooMany => (Kind::TooMany, Retry::Elsewhere),
             CallError::Refused { .. } | CallError::Malformed { .. } => (Kind::NotSent, Retry::Elsewhere),
         };
@@ -175,11 +175,13 @@ pub(super) struct AnswerReader {
     body: Incoming,
     /// What was read and not given yet.
     rest: BytesMut,
+    /// Whether the other replica has said how the answer ended.
+    is_ended: bool,
 }
 
 impl AnswerReader {
     pub(super) fn new(body: Incoming) -> Self {
-        Self { body, rest: BytesMut::new() }
+        Self { body, rest: BytesMut::new(), is_ended: false }
     }
 
     /// The next line. Cancel safe.
@@ -222,10 +224,11 @@ impl AnswerReader {
                 Ok(bytes) => return Some(Ok(bytes)),
                 Err(frame) => read_end(frame.trailers_ref()),
             },
-            Some(Err(error)) => Err(RequestError::cut(&chain(&error))),
-            None => read_end(None),
+            Some(Err(error)) => return Some(Err(RequestError::cut(&chain(&error)))),
+            None => None,
         };
-        end.err().map(Err)
+        self.is_ended = end.is_some();
+        end.unwrap_or_else(|| Err(RequestError::cut("the other replica ended it"))).err().map(Err)
     }
 
     /// Reads all bytes: the whole, or why the other replica has not all of it.
@@ -240,8 +243,8 @@ impl AnswerReader {
                     body.extend_from_slice(&bytes);
                 }
                 Some(Ok(_)) => return Err("it is too long".to_owned()),
-                Some(Err(error)) if error.kind == Kind::Cut => return Err(error.message),
-                Some(Err(error)) => return Ok(Err(error)),
+                Some(Err(error)) if self.is_ended => return Ok(Err(error)),
+                Some(Err(error)) => return Err(error.message),
                 None => return Ok(Ok(body.freeze())),
             }
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::account_runtimes::{AccountRuntimes, EndedWork, LostAccount, ReaderTrackers, WorkEnd};
-use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect};
+use crate::account_table::{AccountTable, AssignmentOutcome, Attempt, Effect, MAX_ACCOUNTS};
 use crate::activation::{ActivatedAccount, Activator, Definition, DefinitionOrigin};
 use crate::caching::HubConnection;
 use crate::metrics::AgentMetrics;
@@ -269,18 +269,20 @@ impl CommandExecutor {
         slow
     }
 
-    /// The accounts that are held, for a hello. One for which something that was stopped still runs counts as held,
-    /// without a cluster that requests could be sent to: its zone is to wait for its end, although the answer to the drop
-    /// went with its stream.
+    /// The accounts that are held, for a hello. One for which something that was stopped still runs counts as held, so that
+    /// its zone waits for its end although the answer to the drop went with its stream: under the epoch before, since no
+    /// report about its own epoch stands any more.
     pub fn held(&mut self) -> Vec<HeldAccount> {
         while let Some(ended) = self.runtimes.try_ended() {
             self.ended(ended);
         }
         let table = self.parts.table.lock();
         let stopping = self.runtimes.stopping().filter(|account| table.held_epoch(&account.uid).is_none());
-        let stopping =
-            stopping.map(|account| HeldAccount { account: Some(account.clone()), ..HeldAccount::default() });
-        table.held().chain(stopping).collect()
+        let stopping = stopping.map(|account| {
+            let account = AccountRef { epoch: account.epoch.saturating_sub(1), ..account.clone() };
+            HeldAccount { account: Some(account), ..HeldAccount::default() }
+        });
+        table.held().chain(stopping).take(MAX_ACCOUNTS).collect()
     }
 
     pub fn held_count(&self) -> usize {

@@ -385,7 +385,7 @@ fn word_of(error: &RequestError) -> &'static str {
     match error.kind {
         _ if error.is_recallable() => "recalled",
         Kind::NoAccount | Kind::NotUsable => "unusable",
-        Kind::NoAgent | Kind::AgentTooOld => "no_agent",
+        Kind::NoAgent | Kind::ReplicaAway | Kind::AgentTooOld => "no_agent",
         Kind::TooMany => "too_many",
         Kind::Invalid | Kind::TooLarge => "invalid",
         Kind::Forbidden => "forbidden",

@@ -369,6 +369,28 @@ async fn an_answer_that_is_cut_on_the_way_never_ends_as_if_it_were_whole() {
 }
 
 #[tokio::test]
+async fn a_relayed_write_whose_answer_is_too_large_has_its_status_and_is_not_recalled() {
+    let has = other("has", true).await;
+    let (router, _) = router_of(&[("has", &has)]);
+    has.agents.act(Act::Answer(201, vec![Err(RequestError::cut("the answer is too large"))]));
+    let response = router.send("uid", post()).await.expect("the head");
+    assert_eq!(response.status.as_u16(), 201);
+    let cut = body_of(response).await.expect_err("the body is not kept");
+    assert!(cut.kind == Kind::Cut && cut.message.contains("too large"), "{cut}");
+    assert_eq!(has.agents.had.lock().len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_may_be_at_a_replica_that_is_away_is_awaited_whatever_others_say() {
+    let (away, old) = (other("away", true).await, other("old", true).await);
+    old.agents.act(Act::Fail(RequestError::too_old(&"agent-9".into(), "0.1")));
+    // At the address of another replica than the objects say.
+    let (router, _) = router_of(&[("another", &away), ("old", &old)]);
+    let error = router.send("uid", post()).await.expect_err("nobody can be asked");
+    assert!(error.awaits_agent(), "{error:?}");
+}
+
+#[tokio::test]
 async fn a_watch_ends_at_both_replicas_when_one_loses_its_power() {
     let has = other("has", true).await;
     let (router, _) = router_of(&[("has", &has)]);
@@ -701,7 +723,7 @@ async fn a_replica_that_cannot_be_reached_is_away_and_one_that_is_another_one_ge
     // At the address of another replica than the objects say.
     let (router, _) = router_of(&[("another", &has)]);
     let away = router.send("uid", post()).await.expect_err("its certificate is another's");
-    assert!(matches!(&away, RequestError { kind: Kind::NoAgent, .. }) && away.is_before_send(), "{away}");
+    assert!(away.kind == Kind::ReplicaAway && away.awaits_agent() && away.is_before_send(), "{away}");
     assert!(has.agents.had.lock().is_empty());
     // Nobody else gets as far as a request.
     let mut stream = TcpStream::connect(has.way).await.expect("a connection");

@@ -244,6 +244,10 @@ pub struct CredentialVerdicts {
 }
 
 impl CredentialVerdicts {
+    pub(super) fn is_refused(&self, uid: &str) -> bool {
+        self.table.lock().is_refused(uid)
+    }
+
     /// Records that the cluster refuses the credential of this definition, and why, or that it accepts it.
     pub(super) fn record(&self, uid: &str, definition: &Arc<Definition>, refused: Option<Failure>) {
         if self.table.lock().judge_credential(uid, definition, refused) {

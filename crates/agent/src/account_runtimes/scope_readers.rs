@@ -134,6 +134,7 @@ impl ScopeReaders {
     pub(super) async fn run(mut self) {
         let begun = Instant::now();
         let mut schedule = LookSchedule::new(self.reads_objects(), begun.into_std());
+        self.look_if_refused(&mut schedule);
         self.rest();
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
@@ -148,6 +149,7 @@ impl ScopeReaders {
                         looking = OptionFuture::from(None);
                         // Over new connections, so that what is served is applied anew, whatever that is.
                         schedule.changed(self.reads_objects(), now());
+                        self.look_if_refused(&mut schedule);
                         self.rest();
                     }
                     None => return,
@@ -192,6 +194,13 @@ impl ScopeReaders {
                     }
                 }
             }
+        }
+    }
+
+    /// Asks for a look at a credential that was refused, and may be accepted by now.
+    fn look_if_refused(&self, schedule: &mut LookSchedule) {
+        if self.parts.credentials.is_refused(&self.account.account.uid) {
+            schedule.asked(true, now());
         }
     }
 

@@ -67,6 +67,14 @@ impl AccountTable {
         Some(self.by_uid.get(uid)?.held.as_ref()?.account.epoch)
     }
 
+    /// Whether the account is held with a credential that its cluster refuses.
+    pub fn is_refused(&self, uid: &str) -> bool {
+        self.by_uid
+            .get(uid)
+            .and_then(|known| known.held.as_ref())
+            .is_some_and(|held| held.refused().is_some())
+    }
+
     /// The accounts that are held, in the form of a `Hello`.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
         let held = self

@@ -53,8 +53,8 @@ struct Logs {
 /// The commands received so far.
 #[derive(Debug, Default)]
 struct ReceivedCommands {
-    /// The accounts that each agent has, by name, with their uids.
-    held: HashMap<(usize, String), String>,
+    /// The accounts that each agent has, by name, with their uids and epochs.
+    held: HashMap<(usize, String), (String, i64)>,
     /// The zone that received each epoch of a uid.
     zones: HashMap<(String, i64), usize>,
 }
@@ -73,12 +73,16 @@ impl ReceivedCommands {
         let key = (line.agent, line.account.clone());
         match line.event {
             Event::AgentStarted => self.held.retain(|(agent, _), _| *agent != line.agent),
-            Event::Released if self.held.get(&key) == Some(&line.uid) => drop(self.held.remove(&key)),
-            Event::Released => {}
+            Event::Released => {
+                let ends = |(uid, epoch): &(String, i64)| *uid == line.uid && *epoch <= line.epoch;
+                if self.held.get(&key).is_some_and(ends) {
+                    self.held.remove(&key);
+                }
+            }
             Event::Starting => return self.faults(line, observed),
             Event::Held => {
                 let faults = self.faults(line, observed);
-                self.held.insert(key, line.uid.clone());
+                self.held.insert(key, (line.uid.clone(), line.epoch));
                 return faults;
             }
         }
