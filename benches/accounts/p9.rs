@@ -241,7 +241,7 @@ fn tell(options: &Options, bares: &[(f64, Cpu)], runs: &[Run], report: &mut Repo
         Wanted::Nothing,
     ));
     let ratio = Series::from_iter([time.median() / bare.median()]);
-    report.add(Row::series("P9", "times the bare client", &ratio, Wanted::AtMost(2.0)));
+    report.add(Row::series("P9", "times the bare client", &ratio, Wanted::AtMost(1.3)));
     for (after, number) in [("SIGKILL", 0), ("SIGTERM", 1)] {
         let again: Series = runs.iter().map(|run| run.held_again[number]).collect();
         let ratio = Series::from_iter([again.median() / time.median()]);
