@@ -88,6 +88,25 @@ impl OperationVerb {
     pub fn only_reads(name: &str) -> bool {
         matches!(name, "RevisionHistory" | "Get" | "List" | "Logs" | "Discovery")
     }
+
+    pub(super) fn of(verb: &Verb) -> Self {
+        let (name, reads) = match verb {
+            Verb::Deploy(_) => ("Deploy", false),
+            Verb::Delete(_) => ("Delete", false),
+            Verb::Patch(_) => ("Patch", false),
+            Verb::Scale(_) => ("Scale", false),
+            Verb::PauseRollout(_) => ("PauseRollout", false),
+            Verb::ResumeRollout(_) => ("ResumeRollout", false),
+            Verb::RestartRollout(_) => ("RestartRollout", false),
+            Verb::UndoRollout(_) => ("UndoRollout", false),
+            Verb::RevisionHistory(_) => ("RevisionHistory", true),
+            Verb::Get(_) => ("Get", true),
+            Verb::List(_) => ("List", true),
+            Verb::Logs(_) => ("Logs", true),
+            Verb::Discovery(_) => ("Discovery", true),
+        };
+        Self { name, reads }
+    }
 }
 
 /// The object that an operation changes, for the rule "one at a time for each object".
@@ -210,22 +229,7 @@ impl Operation {
 
     /// Name of the verb, and whether it only reads.
     pub fn kind(&self) -> OperationVerb {
-        let name = match &self.verb {
-            Verb::Deploy(_) => "Deploy",
-            Verb::Delete(_) => "Delete",
-            Verb::Patch(_) => "Patch",
-            Verb::Scale(_) => "Scale",
-            Verb::PauseRollout(_) => "PauseRollout",
-            Verb::ResumeRollout(_) => "ResumeRollout",
-            Verb::RestartRollout(_) => "RestartRollout",
-            Verb::UndoRollout(_) => "UndoRollout",
-            Verb::RevisionHistory(_) => "RevisionHistory",
-            Verb::Get(_) => "Get",
-            Verb::List(_) => "List",
-            Verb::Logs(_) => "Logs",
-            Verb::Discovery(_) => "Discovery",
-        };
-        OperationVerb { name, reads: OperationVerb::only_reads(name) }
+        OperationVerb::of(&self.verb)
     }
 
     /// Whether the operation is idempotent, so that it may run again after an unknown outcome. Deploys in the modes
@@ -236,7 +240,16 @@ impl Operation {
             Verb::Deploy(_) => !matches!(mode, Some(Create | Recreate)),
             Verb::Patch(verb) => verb.r#type() != patch::Type::Json,
             Verb::UndoRollout(verb) => !matches!(verb.to, Some(undo_rollout::To::RevisionsBack(_))),
-            _ => true,
+            Verb::Delete(_)
+            | Verb::Scale(_)
+            | Verb::PauseRollout(_)
+            | Verb::ResumeRollout(_)
+            | Verb::RestartRollout(_)
+            | Verb::RevisionHistory(_)
+            | Verb::Get(_)
+            | Verb::List(_)
+            | Verb::Logs(_)
+            | Verb::Discovery(_) => true,
         }
     }
 

@@ -111,7 +111,7 @@ fn without_values(why: &str) -> String {
     }
 }
 
-fn descriptor(message: &str) -> MessageDescriptor {
+pub(super) fn descriptor(message: &str) -> MessageDescriptor {
     static POOL: LazyLock<DescriptorPool> =
         LazyLock::new(|| DescriptorPool::decode(wire::DESCRIPTORS).expect("the build wrote the descriptors"));
     POOL.get_message_by_name(&format!("operations.{message}")).expect("a message of the proto")

@@ -1,10 +1,13 @@
 //! The text form and JSON, and which operations are refused.
 
 use proptest::prelude::*;
+use prost_reflect::{DynamicMessage, Value};
 use serde_json::json;
 
 use super::operation_from_json;
-use crate::operations::{Operation, manifest, operation_from_text, result_from_text};
+use crate::operations::parsing::descriptor;
+use crate::operations::{Operation, OperationVerb, manifest, operation_from_text, result_from_text};
+use crate::wire::operations as wire;
 use crate::wire::operations::operation::Verb;
 
 const SCALE: &str = "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } scale { target { group: \"apps\" \
@@ -14,6 +17,19 @@ fn why(text: &str) -> String {
     match operation_from_text(text) {
         Ok(operation) => unreachable!("{operation:?}"),
         Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn each_verb_has_the_name_of_its_message_and_the_names_of_those_that_read_are_known() {
+    let verbs = descriptor("Operation").oneofs().find(|oneof| oneof.name() == "verb").expect("it is there");
+    for field in verbs.fields() {
+        let message = field.kind().as_message().expect("a message").clone();
+        let mut operation = DynamicMessage::new(descriptor("Operation"));
+        operation.set_field(&field, Value::Message(DynamicMessage::new(message.clone())));
+        let operation: wire::Operation = operation.transcode_to().expect("the same message");
+        let verb = OperationVerb::of(&operation.verb.expect("it is set"));
+        assert_eq!((verb.name, verb.reads), (message.name(), OperationVerb::only_reads(message.name())));
     }
 }
 
