@@ -47,17 +47,20 @@ pub(super) async fn run(controller: Arc<Controller>, stop: &CancellationToken) {
     passes.close();
     // A pass bounds its own waits, and a panic in it ends only this pass.
     let pass = |keys: Vec<AccountKey>| {
-        let (worker, stop) = (Arc::clone(&controller), stop.clone());
+        let (worker, stop, accounts) = (Arc::clone(&controller), stop.clone(), keys.clone());
         let pass = passes.spawn(async move {
-            for key in &keys {
-                let guard = PanicGuard { controller: &worker, key };
+            for key in &accounts {
                 worker.reconcile(key, &stop).await;
-                drop(guard);
             }
         });
-        AbortOnDropHandle::new(pass).map(|ended| match ended {
+        let controller = &controller;
+        AbortOnDropHandle::new(pass).map(move |ended| match ended {
             Ok(()) => AttemptOutcome::Done,
-            Err(panicked) => AttemptOutcome::Refused(panicked.to_string()),
+            Err(panicked) => {
+                let again_at = controller.context.ticks.now() + PANIC_RETRY_TICKS;
+                keys.iter().for_each(|key| controller.schedule.requeue(key, Some(again_at)));
+                AttemptOutcome::Refused(panicked.to_string())
+            }
         })
     };
     let reconciled = controller.context.tasks.drive(task.without_deadline().finishes(), stop, pass);
@@ -68,21 +71,6 @@ pub(super) async fn run(controller: Arc<Controller>, stop: &CancellationToken) {
     }
     // Those that were cut end where they wait next.
     passes.wait().await;
-}
-
-/// Requeues the account when a pass over it panics.
-struct PanicGuard<'a> {
-    controller: &'a Controller,
-    key: &'a AccountKey,
-}
-
-impl Drop for PanicGuard<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let at = self.controller.context.ticks.now() + PANIC_RETRY_TICKS;
-            self.controller.schedule.requeue(self.key, Some(at));
-        }
-    }
 }
 
 impl Controller {

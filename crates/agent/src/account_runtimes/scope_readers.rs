@@ -135,7 +135,7 @@ impl ScopeReaders {
         let begun = Instant::now();
         let mut schedule = LookSchedule::new(self.reads_objects(), begun.into_std());
         self.look_if_refused(&mut schedule);
-        self.rest();
+        self.release_idle();
         let look = Arc::clone(&self.state.look);
         let mut looking = OptionFuture::from(None);
         let mut unread = std::pin::pin!(sleep_until(begun + UNREAD_TIMEOUT));
@@ -150,7 +150,7 @@ impl ScopeReaders {
                         // Over new connections, so that what is served is applied anew, whatever that is.
                         schedule.changed(self.reads_objects(), now());
                         self.look_if_refused(&mut schedule);
-                        self.rest();
+                        self.release_idle();
                     }
                     None => return,
                 },
@@ -175,7 +175,7 @@ impl ScopeReaders {
                                 self.judge_credential(None);
                             }
                             self.saw(seen);
-                            self.rest();
+                            self.release_idle();
                         }
                         Err(failure) => {
                             let class = failure.class().as_str_name();
@@ -205,15 +205,19 @@ impl ScopeReaders {
     }
 
     fn reads_objects(&self) -> bool {
-        let rules = &self.account.rules;
-        let (operator, _) = OperatorRules::from_wire(rules);
-        let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
+        let (operator, account) = self.rules();
         !selects_nothing(&operator, &account)
     }
 
-    /// Keeps nothing for an account none of whose objects are read, above all no connection: accounts that are only held are
-    /// many.
-    fn rest(&mut self) {
+    fn rules(&self) -> (OperatorRules, AccountRules) {
+        let rules = &self.account.rules;
+        let (operator, _) = OperatorRules::from_wire(rules);
+        let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
+        (operator, account)
+    }
+
+    /// Gives up scopes and connection of an account none of whose objects are read: accounts that are only held are many.
+    fn release_idle(&mut self) {
         if self.reads_objects() {
             return;
         }
@@ -294,8 +298,7 @@ impl ScopeReaders {
     fn apply(&mut self, served: &ServedKinds) {
         let kinds = &served.kinds;
         let rules = &self.account.rules;
-        let (operator, _) = OperatorRules::from_wire(rules);
-        let (account, _) = AccountRules::from_wire(self.account.definition.spec(), rules);
+        let (operator, account) = self.rules();
         let mut selection = select(kinds, &operator, &account);
         selection
             .left_out

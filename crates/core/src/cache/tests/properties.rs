@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::cache::keys::{MAX_ID_CHARS, ScopeKey, object_id};
 use crate::cache::rules::MAX_SCOPES;
 use crate::cache::rules::{AccountRules, OperatorRuleFields, OperatorRules, to_wire};
-use crate::cache::selection::{ServedKind, select};
+use crate::cache::selection::{ServedKind, select, selects_nothing};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::KubesvcAccountSpec;
 
@@ -93,6 +93,9 @@ proptest! {
         let selection = select(&served, &operator, &account);
         let synthetic = synthetic_objects(&served, &operator, &account);
         prop_assert!(selection.scopes.len() + synthetic.len() <= MAX_SCOPES);
+        if selects_nothing(&operator, &account) {
+            prop_assert!(selection.scopes.is_empty() && selection.left_out.is_empty() && synthetic.is_empty());
+        }
         let mut rows = BTreeSet::new();
         for selected in &selection.scopes {
             let scope = &selected.scope;

@@ -8,7 +8,7 @@ use crate::cache::left_out::{LeftOut, Why};
 use crate::cache::object_filter::ObjectFilter;
 use crate::cache::rules::MAX_SCOPES;
 use crate::cache::rules::{AccountRules, OperatorRuleFields, OperatorRules};
-use crate::cache::selection::{ServedKind, select};
+use crate::cache::selection::{ServedKind, select, selects_nothing};
 use crate::cache::synthetic::synthetic_objects;
 use crate::spec::Scope;
 
@@ -32,6 +32,20 @@ fn unset_settings_mean_the_documented_kinds_in_their_home_groups() {
             format!("CustomResourceDefinition.apiextensions.k8s.io: {unserved}"),
         ]
     );
+}
+
+#[test]
+fn without_kinds_of_the_operator_nothing_is_selected_and_what_the_account_names_is_reported() {
+    let (none, all) = (operator_named(&[], &[]), AccountRules::default());
+    assert!(selects_nothing(&none, &all));
+    assert!(!selects_nothing(&OperatorRules::default(), &all) && !selects_nothing(&operator_all(), &all));
+    let named = naming(&["pod"]);
+    assert!(!selects_nothing(&none, &named));
+    assert_eq!(
+        reasons_of(&select(&cluster(), &none, &named)),
+        ["Pod: kubesvc.cache.cacheKinds does not name it"]
+    );
+    assert!(!selects_nothing(&none, &account(|spec| spec.omit_kinds = texts(&["widget"]))));
 }
 
 #[test]

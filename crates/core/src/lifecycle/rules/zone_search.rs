@@ -12,7 +12,7 @@ use crate::lifecycle::status_change::StatusChange;
 use crate::lifecycle::zone_choice::{ZoneChoice, credential_is_the_one_tried, zones_to_remember};
 
 /// Ticks of a new leader before an account says that agents are awaited: most agents come within this time, and cost no write.
-const AWAITED_TICKS: Tick = 5;
+const AWAITING_AGENTS_DELAY_TICKS: Tick = 5;
 
 /// Stays FAILED while what there is to choose from is what it failed for.
 pub(super) fn await_another_choice(facts: &Facts<'_>) -> Option<Verdict> {
@@ -103,7 +103,7 @@ pub(super) fn ask_for_offers(facts: &Facts<'_>) -> Option<Verdict> {
 }
 
 /// Waits for agents that may be about to come. An account that has no story yet says so once, or it would look like one that
-/// no operator has seen; after [`AWAITED_TICKS`] of leadership, in which most agents come. What other accounts say stays, so
+/// no operator has seen; after [`AWAITING_AGENTS_DELAY_TICKS`] of leadership, in which most agents come. What other accounts say stays, so
 /// that a restart writes none of them.
 pub(super) fn await_agents(facts: &Facts<'_>) -> Option<Verdict> {
     let until = agents_awaited_until(facts)?;
@@ -113,7 +113,7 @@ pub(super) fn await_agents(facts: &Facts<'_>) -> Option<Verdict> {
     if is_said || facts.state() != State::Inactive {
         return Some(Verdict::wait_until(until));
     }
-    let said_at = facts.observation.leading_since.saturating_add(AWAITED_TICKS);
+    let said_at = facts.observation.leading_since.saturating_add(AWAITING_AGENTS_DELAY_TICKS);
     if facts.observation.now < said_at {
         return Some(Verdict::wait_until(until.min(said_at)));
     }
