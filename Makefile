@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,10 @@ promtool: ## Build promtool, which checks alerts and runs their unit tests (two 
 
 checkers: ## Build kubeconform, actionlint and krew's validator, which check renders, the release workflow and the plugin's manifest (a minute; kept in the same place)
 	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane checkers
+
+clouddriver: ## Build what stands in for Spinnaker's Clouddriver (a minute; kept in the same place), and see to Java and Maven (Debian: installs them)
+	@sh tests/java.sh
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
 	@sh tests/node/inside.sh check

@@ -3,7 +3,7 @@
 //! with `informer`, what uses a cluster by client-go: `make informer`;
 //! with `controllers`, kube-controller-manager: `make controllers`;
 //! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
-//! renders and workflows: `make checkers`; with `node`, what a node with real pods runs: `make node-programs`.
+//! renders and workflows: `make checkers`; with `clouddriver`, what stands in for Clouddriver: `make clouddriver`; with `node`, what a node with real pods runs: `make node-programs`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -23,6 +23,9 @@ fn main() -> ExitCode {
             "kubeconform, with actionlint and krew's validator beside it,",
             kubesvc_testkit::assets::checkers().map(|checkers| checkers.kubeconform),
         )),
+        Some("clouddriver") => {
+            Some(("what stands in for Clouddriver", kubesvc_testkit::clouddriver::ensure()))
+        }
         Some("node") => Some((
             "kubelet, with kube-scheduler and kube-proxy beside it,",
             kubesvc_testkit::assets::node_programs().map(|programs| programs.kubelet),

@@ -399,7 +399,7 @@ fn on_path(module: &Module, program: &Program) -> Result<Option<PathBuf>, String
     }))
 }
 
-fn look_up(name: &str) -> Option<PathBuf> {
+pub(super) fn look_up(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
@@ -456,7 +456,7 @@ impl Module {
     }
 }
 
-fn cache_home() -> Result<PathBuf, String> {
+pub(super) fn cache_home() -> Result<PathBuf, String> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("XDG_CACHE_HOME")
         .filter(|path| path.is_absolute())
@@ -468,7 +468,7 @@ fn cache_home() -> Result<PathBuf, String> {
 
 fn build(module: &Module, program: &Program, version: &str, path: &Path) -> Result<(), String> {
     std::fs::create_dir_all(&module.cache).map_err(|e| format!("{}: {e}", module.cache.display()))?;
-    let _lock = lock(module, program)?;
+    let _lock = lock(&module.cache, program.name)?;
     if path.is_file() {
         return Ok(());
     }
@@ -518,8 +518,8 @@ fn build(module: &Module, program: &Program, version: &str, path: &Path) -> Resu
 }
 
 /// Takes the build lock, which is held until the file is closed. The system releases it if the process dies.
-fn lock(module: &Module, program: &Program) -> Result<File, String> {
-    let path = module.cache.join(format!("{}.lock", program.name));
+pub(super) fn lock(cache: &Path, name: &str) -> Result<File, String> {
+    let path = cache.join(format!("{name}.lock"));
     let problem = |e: std::io::Error| format!("{}: {e}", path.display());
     let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(problem)?;
     let mut progress: Option<Progress> = None;
@@ -528,7 +528,7 @@ fn lock(module: &Module, program: &Program) -> Result<File, String> {
             Ok(()) => break,
             Err(std::fs::TryLockError::WouldBlock) => progress
                 .get_or_insert_with(|| {
-                    Progress::start(&format!("another process builds; waiting for {}", program.name))
+                    Progress::start(&format!("another process builds; waiting for {name}"))
                 })
                 .tick(),
             Err(std::fs::TryLockError::Error(e)) => return Err(problem(e)),

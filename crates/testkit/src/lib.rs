@@ -7,6 +7,7 @@
 //! | `controlplane/second.rs` | a second API server on the same etcd, with watches that can be held back |
 //! | `node.rs`, `node/` | a node with real pods on a control plane, and images put together without an engine |
 //! | `kubectl.rs`, `helm.rs` | the real kubectl and Helm, run against a control plane |
+//! | `clouddriver.rs`, `clouddriver/` | what stands in for Spinnaker's Clouddriver, built once from `tests/clouddriver` |
 //! | `audit.rs` | the writes that the API server received |
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
@@ -20,6 +21,7 @@
 
 pub mod assets;
 pub mod audit;
+pub mod clouddriver;
 pub mod controlplane;
 pub mod databases;
 pub mod folder;

@@ -11,31 +11,10 @@ import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
-import java.util.TreeMap;
 
 /** A loaded account, as {@code GET /credentials} shows it. Its kubeconfig is a file, which was read when it was loaded. */
 @JsonPropertyOrder({"cloudProvider", "name", "environment", "accountType", "cacheThreads", "requiredGroupMembership"})
 class KubernetesAccount extends AbstractAccountCredentials<KubernetesDefinition> {
-  /** What Clouddriver's handlers say of each kind that they know. */
-  private static final Map<String, String> SPINNAKER_KINDS = new TreeMap<>();
-
-  static {
-    kinds("serverGroups", "cronJob daemonSet job replicaSet statefulSet");
-    kinds("serverGroupManagers", "deployment");
-    kinds("instances", "pod");
-    kinds("loadBalancers", "ingress service");
-    kinds("securityGroups", "networkPolicy");
-    kinds("configs", "configMap persistentVolume persistentVolumeClaim secret");
-    kinds("unclassified", "apiService clusterRole clusterRoleBinding controllerRevision customResourceDefinition event");
-    kinds("unclassified", "horizontalpodautoscaler limitRange mutatingWebhookConfiguration namespace podDisruptionBudget");
-    kinds("unclassified", "podPreset podSecurityPolicy role roleBinding serviceAccount storageClass");
-    kinds("unclassified", "validatingWebhookConfiguration");
-  }
-
-  private static void kinds(String spinnakerKind, String kinds) {
-    Arrays.stream(kinds.split(" ")).forEach(kind -> SPINNAKER_KINDS.put(kind, spinnakerKind));
-  }
-
   private static final ObjectMapper MAPPER = new ObjectMapper();
 
   private final KubernetesDefinition definition;
@@ -115,7 +94,7 @@ class KubernetesAccount extends AbstractAccountCredentials<KubernetesDefinition>
   }
 
   public Map<String, String> getSpinnakerKindMap() {
-    return SPINNAKER_KINDS;
+    return Kinds.SPINNAKER;
   }
 
   public List<Object> getDockerRegistries() {

@@ -14,6 +14,7 @@ import com.netflix.spinnaker.clouddriver.security.DefaultAccountCredentialsProvi
 import com.netflix.spinnaker.clouddriver.security.MapBackedAccountCredentialsRepository;
 import com.netflix.spinnaker.config.ErrorConfiguration;
 import com.netflix.spinnaker.credentials.CompositeCredentialsRepository;
+import com.netflix.spinnaker.credentials.Credentials;
 import com.netflix.spinnaker.credentials.CredentialsRepository;
 import com.netflix.spinnaker.credentials.MapBackedCredentialsRepository;
 import com.netflix.spinnaker.credentials.NoopCredentialsLifecycleHandler;
@@ -44,11 +45,10 @@ import org.springframework.boot.autoconfigure.web.servlet.error.ErrorMvcAutoConf
 import org.springframework.boot.autoconfigure.web.servlet.HttpEncodingAutoConfiguration;
 import org.springframework.boot.autoconfigure.web.servlet.ServletWebServerFactoryAutoConfiguration;
 import org.springframework.boot.autoconfigure.web.servlet.WebMvcAutoConfiguration;
-import org.springframework.boot.context.event.ApplicationReadyEvent;
+import org.springframework.boot.context.properties.ConfigurationProperties;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Import;
-import org.springframework.context.event.EventListener;
 import org.springframework.scheduling.annotation.EnableScheduling;
 
 /** Starts what stands in for Clouddriver; README.md lists the settings. */
@@ -63,9 +63,17 @@ import org.springframework.scheduling.annotation.EnableScheduling;
   HttpEncodingAutoConfiguration.class,
   JacksonAutoConfiguration.class,
 })
-// Storage comes first: Clouddriver's service exists only if there is a repository.
-@Import({Main.Storage.class, AccountDefinitionConfiguration.class, SecretConfiguration.class, ErrorConfiguration.class,
-  CredentialsRoutes.class})
+// Clouddriver's service exists only if there is a repository, and its own policy unless there is one.
+@Import({
+  Main.Storage.class,
+  Fiat.class,
+  AccountDefinitionConfiguration.class,
+  SecretConfiguration.class,
+  ErrorConfiguration.class,
+  CredentialsRoutes.class,
+  Kubectl.class,
+  OperationRoutes.class,
+})
 class Main {
   private static final Logger LOG = LoggerFactory.getLogger(Main.class);
 
@@ -133,8 +141,8 @@ class Main {
   }
 
   /** Stored accounts before those of the file, each name once: Clouddriver's own source. */
-  @Bean
-  CredentialsLoader<KubernetesAccount> loader(
+  @Bean(initMethod = "load")
+  BasicCredentialsLoader<KubernetesDefinition, KubernetesAccount> loader(
       ObjectProvider<AccountDefinitionRepository> stored,
       CredentialsRepository<KubernetesAccount> loaded,
       ObjectMapper mapper,
@@ -170,19 +178,13 @@ class Main {
   @Bean
   @ConditionalOnProperty("credentials.poller.enabled")
   PollerConfiguration poller(
-      PollerConfigurationProperties properties, ObjectProvider<CredentialsLoader<? extends com.netflix.spinnaker.credentials.Credentials>> loaders) {
+      PollerConfigurationProperties properties, ObjectProvider<CredentialsLoader<? extends Credentials>> loaders) {
     return new PollerConfiguration(properties, loaders);
   }
 
   @Bean
-  @org.springframework.boot.context.properties.ConfigurationProperties("credentials.poller")
+  @ConfigurationProperties("credentials.poller")
   PollerConfigurationProperties pollerProperties() {
     return new PollerConfigurationProperties();
-  }
-
-  @EventListener
-  void load(ApplicationReadyEvent ready) {
-    ready.getApplicationContext().getBean(CredentialsLoader.class).load();
-    LOG.info("ready");
   }
 }
