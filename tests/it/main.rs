@@ -19,6 +19,7 @@ mod cached_objects;
 mod cached_secrets;
 mod caching_election;
 mod charts;
+mod clouddriver;
 mod cluster_identity;
 mod copy_database;
 mod crd_rules;

@@ -57,7 +57,7 @@ pub(crate) use self::{
     prepare::Prepare,
     proxied_peers::one_leads,
     replica::{SERVICE, address},
-    rest::{Answer, Call, get_from},
+    rest::{Answer, Call, get_from, send},
     rights::{in_repository, install_definitions},
     row::CachedRow,
 };

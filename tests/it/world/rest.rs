@@ -187,7 +187,7 @@ pub(crate) async fn get_from(port: u16, path: &str) -> Result<Answer, String> {
 /// # Errors
 ///
 /// There is no answer.
-pub(super) async fn send(port: u16, call: Call) -> Result<Answer, String> {
+pub(crate) async fn send(port: u16, call: Call) -> Result<Answer, String> {
     let what = format!("{} {}", call.method, call.path);
     tokio::time::timeout(LIMIT, exchange(port, call))
         .await

@@ -5,6 +5,7 @@ import com.netflix.spinnaker.clouddriver.data.task.InMemoryTaskRepository;
 import com.netflix.spinnaker.clouddriver.data.task.Task;
 import com.netflix.spinnaker.clouddriver.data.task.TaskRepository;
 import com.netflix.spinnaker.credentials.CredentialsRepository;
+import com.netflix.spinnaker.credentials.definition.CredentialsLoader;
 import com.netflix.spinnaker.kork.web.exceptions.InvalidRequestException;
 import com.netflix.spinnaker.kork.web.exceptions.NotFoundException;
 import java.util.ArrayList;
@@ -20,16 +21,18 @@ import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
 
-/** Operations and their tasks, and one caching cycle when a test asks for it. */
+/** Operations and their tasks, and what a test asks for. */
 @RestController
 class OperationRoutes {
   private final TaskRepository tasks = new InMemoryTaskRepository();
   private final ExecutorService workers = Executors.newFixedThreadPool(8);
   private final CredentialsRepository<KubernetesAccount> loaded;
+  private final CredentialsLoader<KubernetesAccount> loader;
   private final Kubectl kubectl;
 
-  OperationRoutes(CredentialsRepository<KubernetesAccount> loaded, Kubectl kubectl) {
-    this.loaded = loaded;
+  OperationRoutes(CredentialsLoader<KubernetesAccount> loader, Kubectl kubectl) {
+    this.loaded = loader.getCredentialsRepository();
+    this.loader = loader;
     this.kubectl = kubectl;
   }
 
@@ -63,8 +66,14 @@ class OperationRoutes {
     return task;
   }
 
-  /** Not a route of Clouddriver, whose agents do this by themselves: lists what an account's agents would cache. */
-  @PostMapping("/cache/run/{account}")
+  /** For tests alone, as all below /test: loads accounts as the poller does. */
+  @PostMapping("/test/load")
+  void load() {
+    loader.load();
+  }
+
+  /** For tests alone: lists what an account's caching agents would cache. */
+  @PostMapping("/test/cache/{account}")
   List<Map<String, String>> cache(@PathVariable String account) throws Exception {
     return new CachingCycle(account(account), kubectl).run();
   }
