@@ -28,6 +28,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::clouddriver::Registrations;
 use crate::connected_agents::{ConnectedAgents, LeaderClock};
 use crate::informers::{AccountIndex, AccountKey, AgentIndex};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
@@ -81,6 +82,8 @@ pub struct ControllerContext {
     pub policy: LifecyclePolicy,
     /// Which accounts may use credentials outside their own namespace.
     pub source_rules: Arc<SourceRules>,
+    /// What is known of accounts registered in Clouddriver; `None`: none are.
+    pub registrations: Option<Arc<Registrations>>,
     /// The leader's clock, in seconds.
     pub ticks: Arc<LeaderClock>,
     /// uids of accounts that the hub wants reconciled.

@@ -7,15 +7,16 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition root | `operator` |
-//! | siblings | `controller`, `gateway`, `hub`, `replica_port`, `rest` |
+//! | siblings | `controller`, `gateway`, `hub`, `registration`, `replica_port`, `rest` |
 //! | services | `operations` |
 //! | requests | `request_routing` |
-//! | ports and adapters | `access`, `certificates`, `connected_agents`, `peers`, `leases`, `informers`, `secrets` |
+//! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `peers`, `leases`, `informers`, `secrets` |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
 mod access;
 mod certificates;
+mod clouddriver;
 mod connected_agents;
 mod controller;
 mod gateway;
@@ -25,6 +26,7 @@ mod leases;
 mod operations;
 mod operator;
 mod peers;
+mod registration;
 mod replica_port;
 mod request_routing;
 mod rest;

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
 
+use crate::clouddriver::ClientError;
 use crate::hub::HubError;
 use crate::peers::JoinPeersError;
 use kubesvc_runtime::kube_access::KubeError;
@@ -80,6 +81,10 @@ enum OperatorError {
     /// URL, login, schema or tables of the database are wrong. Waiting does not help there.
     #[error(transparent)]
     Database(#[from] StoreError),
+    #[error("kubesvc.clouddriver.baseUrl is no URL")]
+    ClouddriverUrl(#[source] url::ParseError),
+    #[error(transparent)]
+    Clouddriver(#[from] ClientError),
     #[error("an essential task ended: {0}")]
     TaskEnded(String),
 }

@@ -8,6 +8,7 @@ use super::transient_state::TransientState;
 use kubesvc_core::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
 };
+use kubesvc_core::registration::Registration;
 use kubesvc_core::secret_reference::is_read_by_operator;
 use kubesvc_core::{DesiredState, GrantPhase, KubesvcAccount, State};
 
@@ -48,6 +49,7 @@ impl Controller {
             name_is_held: is_name_held(context, account),
             left_out_written: transient_state.left_out_written,
             unreadable_replaced_from: transient_state.elections.unreadable_replaced_from(),
+            registration: self.registration_of(account),
         };
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();
@@ -62,6 +64,20 @@ impl Controller {
             }
         }
         decision
+    }
+
+    /// What is known of the account in Clouddriver. The time for which it is waited for there begins when the account is
+    /// first seen to go.
+    fn registration_of(&self, account: &KubesvcAccount) -> Option<Registration> {
+        let registrations = self.context.registrations.as_ref()?;
+        let leaves = account.is_being_deleted() || account.desired() == DesiredState::Inactive;
+        let mut leaving_since = self.context.ticks.now();
+        self.transient_states.update(account.uid(), |transient_state| {
+            let since = leaves.then(|| transient_state.leaving_since.unwrap_or(leaving_since));
+            transient_state.leaving_since = since;
+            leaving_since = since.unwrap_or(leaving_since);
+        });
+        Some(registrations.of(account.uid(), leaving_since))
     }
 
     /// The tick at which to read the credential again because a session finds another one; `now` if at once. For a

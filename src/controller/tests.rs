@@ -125,6 +125,7 @@ impl Scene {
                 installation: None,
             },
             source_rules: Arc::default(),
+            registrations: None,
             ticks: Arc::default(),
             wakes: Arc::default(),
             changed_secrets: Arc::default(),

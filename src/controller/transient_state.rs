@@ -53,6 +53,8 @@ pub(super) struct TransientState {
     projected_version: Option<String>,
     /// The tick at which what is left out of the account's objects was last written.
     pub(super) left_out_written: Option<Tick>,
+    /// Since when the account is to be INACTIVE or deleted.
+    pub(super) leaving_since: Option<Tick>,
     /// The elections of the agent that streams the account's objects.
     pub(super) elections: ElectionTurns,
     /// Number of consecutive failed requests.

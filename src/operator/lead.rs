@@ -14,6 +14,7 @@ use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
 use crate::operations::OperationUpkeep;
+use crate::registration::Registrar;
 use kubesvc_store::account_projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
@@ -29,6 +30,8 @@ pub(super) struct Leader {
     pub(super) leadership: Arc<Leadership>,
     pub(super) sweeps: CacheSweeps,
     pub(super) upkeep: OperationUpkeep,
+    /// Registers accounts in Clouddriver; `None`: none are registered.
+    pub(super) registrar: Option<Registrar>,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
@@ -82,7 +85,13 @@ impl Leader {
                     controller::ControllerContext { mandate: mandate.clone(), ..self.context.clone() };
                 let controlling = controller::run(context, stop.clone(), over.clone());
                 let sweeping = over.run_until_cancelled(self.sweeps.run(stop));
-                tokio::join!(controlling, sweeping, over.run_until_cancelled(self.upkeep.run(stop)));
+                let upkeep = over.run_until_cancelled(self.upkeep.run(stop));
+                let registering = over.run_until_cancelled(async {
+                    if let Some(registrar) = &self.registrar {
+                        registrar.run(&mandate, stop).await;
+                    }
+                });
+                tokio::join!(controlling, sweeping, upkeep, registering);
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

@@ -13,7 +13,9 @@ use crate::hub::{
     SessionSettings, StaticAccountSettings,
 };
 use crate::operations::OperationSettings;
+use crate::registration;
 use crate::rest::{BrowserRules, RestSettings};
+use kubesvc_clouddriver::registration::{RegistrationSettings, Times};
 use kubesvc_core::lifecycle::LifecyclePolicy;
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::not_watched;
@@ -203,6 +205,33 @@ pub(super) fn policy(settings: &OperatorSettings, location: &RunLocation) -> Lif
         offers: settings.agents.offers,
         agent_wins: accounts.agent_wins,
         installation: Some(location.installation.clone()),
+    }
+}
+
+/// Which accounts are registered in Clouddriver, and how.
+pub(super) fn registration_policy(
+    settings: &OperatorSettings,
+    location: &RunLocation,
+) -> registration::Policy {
+    let push = &settings.clouddriver.push;
+    let own = &location.namespace;
+    let namespaces = match push.namespaces.is_empty() {
+        true => [own.clone()].into(),
+        false => push.namespaces.iter().cloned().collect(),
+    };
+    let gateway = push.gateway.clone().unwrap_or_else(|| format!("https://kubesvc-operator.{own}.svc:6443"));
+    registration::Policy {
+        namespaces,
+        definitions: RegistrationSettings {
+            gateway: gateway.trim_end_matches('/').to_owned(),
+            token_file: push.token_file.clone(),
+            ca_file: push.ca_file.clone(),
+            cache_interval_seconds: push.cache_interval_seconds,
+            installation: location.installation.uid.clone(),
+        },
+        times: Times { poll: push.poll.as_secs(), resync: push.resync.as_secs() },
+        force: push.force,
+        fills_namespaces: push.fill_namespaces,
     }
 }
 

@@ -16,7 +16,7 @@ use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::part_settings::{
     Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
-    policy, precedence, rest_settings, source_rules, unapproved_registration_qps,
+    policy, precedence, registration_policy, rest_settings, source_rules, unapproved_registration_qps,
 };
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
@@ -28,6 +28,7 @@ use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
+use crate::clouddriver::{ClouddriverClient, ClouddriverTlsFiles, Registrations};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::gateway::GatewayPorts;
@@ -36,6 +37,7 @@ use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, wa
 use crate::leases::{Leadership, Mandate};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
 use crate::peers::Peers;
+use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
 use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
@@ -256,10 +258,13 @@ impl Assembly<'_> {
 
         let router = Arc::new(RequestRouter::new(hub.requests(), Arc::clone(&self.peers)));
         let operations = self.operations(&router, &leases, ports.served());
+        let registrations = self.registrations();
+        let registration_metrics = RegistrationMetrics::default();
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
         let of_accounts = (&*router, &*operations, gateway.as_ref());
-        let exposition = self.exposition(&metrics, &hub, of_accounts, &leases.leadership, http);
+        let exposition =
+            self.exposition((&metrics, &registration_metrics), &hub, of_accounts, &leases.leadership, http);
         let readiness = self.readiness(&leases, &hub);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
@@ -268,8 +273,9 @@ impl Assembly<'_> {
         let connected_agents = self.connected_agents(&hub, &leases);
         let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), exposition);
         router.start(&self.background);
-        let context =
+        let mut context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
+        context.registrations.clone_from(&registrations);
         let leader = Leader {
             context,
             sweeps: self.cache_sweeps(&hub),
@@ -280,6 +286,7 @@ impl Assembly<'_> {
             },
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
+            registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
             has_led: AtomicBool::new(false),
@@ -395,6 +402,41 @@ impl Assembly<'_> {
         }
     }
 
+    /// What is known of accounts registered in Clouddriver; `None`: none are.
+    fn registrations(&self) -> Option<Arc<Registrations>> {
+        let push = &self.settings.clouddriver.push;
+        push.enabled.then(|| Arc::new(Registrations::new(push.removal_wait.as_secs())))
+    }
+
+    /// Registers accounts in Clouddriver, if they are to be.
+    fn registrar(
+        &self,
+        registrations: Option<&Arc<Registrations>>,
+        metrics: &RegistrationMetrics,
+    ) -> Result<Option<Registrar>, OperatorError> {
+        let clouddriver = &self.settings.clouddriver;
+        let (Some(registrations), Some(base)) = (registrations, &clouddriver.base_url) else {
+            return Ok(None);
+        };
+        let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
+        let files = ClouddriverTlsFiles {
+            ca: clouddriver.tls.ca_file.clone(),
+            identity: clouddriver.tls.certificate_file.clone().zip(clouddriver.tls.key_file.clone()),
+        };
+        let ports = RegistrationPorts {
+            clouddriver: Arc::new(ClouddriverClient::new(base, &clouddriver.push.user, &files)?),
+            accounts: Arc::clone(&self.accounts),
+            store: Arc::clone(&self.store),
+            projection: Arc::clone(&self.projection),
+            registrations: Arc::clone(registrations),
+            wakes: Arc::clone(&self.wakes),
+            ticks: Arc::clone(&self.ticks),
+            tasks: self.background.registry().clone(),
+            metrics: metrics.clone(),
+        };
+        Ok(Some(Registrar::new(registration_policy(self.settings, &self.location), ports)))
+    }
+
     fn cache_ports(&self) -> CachePorts {
         let rows = CachingAdapter::new(&self.settings.cache, &self.accounts);
         CachePorts {
@@ -445,7 +487,7 @@ impl Assembly<'_> {
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
-        controller: &ControllerMetrics,
+        (controller, registrations): (&ControllerMetrics, &RegistrationMetrics),
         hub: &Hub,
         (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
         leadership: &Leadership,
@@ -461,6 +503,7 @@ impl Assembly<'_> {
             registrations: hub.backlog(),
         }));
         controller.register(&mut metrics.registry);
+        registrations.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
@@ -573,6 +616,7 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             policy: policy(settings, location),
             source_rules: credentials.rules,
+            registrations: None,
             ticks: Arc::clone(&self.ticks),
             wakes: Arc::clone(&self.wakes),
             changed_secrets: credentials.changed,

@@ -1,6 +1,7 @@
 //! The settings of `kubesvc-operator`: its structs, each field with its key, type, default and meaning.
 
 mod cache;
+mod clouddriver;
 mod custom_resources;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use crate::hub::Pings;
 use crate::leases::Times;
 pub use cache::CacheSettings;
+pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PushSettings};
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
@@ -99,6 +101,8 @@ settings! {
         operations: OperationsSettings = group("kubesvc");
         /// The API of accounts; `None`: it is not served.
         gateway: Option<GatewaySettings> = group("kubesvc.gateway").read_as(gateway);
+        /// Clouddriver.
+        clouddriver: ClouddriverSettings = group("kubesvc.clouddriver").read_as(clouddriver::checked);
         /// Logging.
         logging: LoggingSettings = group("logging");
     }

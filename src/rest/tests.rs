@@ -151,6 +151,21 @@ impl kubesvc_store::FenceStore for NoStore {
 }
 
 #[async_trait]
+impl kubesvc_store::PushedStore for NoStore {
+    async fn pushed(&self) -> Result<Vec<kubesvc_store::PushedRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn put_pushed(&self, _: Option<Term>, _: &[kubesvc_store::PushedRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn delete_pushed(&self, _: Option<Term>, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl kubesvc_store::TermStore for NoStore {
     async fn begin_term(&self, _: &ReplicaId) -> Result<Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))

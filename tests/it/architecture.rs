@@ -10,15 +10,16 @@ use crate::world::in_repository;
 /// The layers of the operator, from top to bottom. A module imports only from lower layers.
 const LAYERS: &[&[&str]] = &[
     &["operator"],
-    &["controller", "gateway", "hub", "replica_port", "rest"],
+    &["controller", "gateway", "hub", "registration", "replica_port", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "certificates", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &["access", "certificates", "clouddriver", "connected_agents", "peers", "leases", "informers", "secrets"],
 ];
 
 /// Modules that decide without I/O and read no clock.
 const PURE: &[&str] = &[
     "crates/agent/src/account_table",
+    "crates/clouddriver/src",
     "crates/core/src",
     "src/gateway/delete_options",
     "src/gateway/paths",

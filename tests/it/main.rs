@@ -48,6 +48,7 @@ mod random_faults;
 mod reconnects;
 mod references;
 mod refused_credentials;
+mod registration;
 mod release_notes;
 mod replicas;
 mod rest_states;

@@ -45,6 +45,7 @@ pub mod object_names;
 #[cfg(feature = "operations")]
 pub mod operations;
 pub mod owned_secret;
+pub mod registration;
 pub mod report_outbox;
 pub mod requests;
 pub mod row_adoption;

@@ -11,6 +11,11 @@ const MAX_SLUG: usize = 200;
 /// Maximum length of the slug in a label value, in bytes: 63 with the dash and the digest.
 const MAX_LABEL_SLUG: usize = 54;
 
+/// Path of a subresource of an account in its API group, `proxy.kubesvc.io`.
+pub fn account_api_path(namespace: &str, name: &str, subresource: &str) -> String {
+    format!("/apis/proxy.kubesvc.io/v1alpha1/namespaces/{namespace}/accounts/{name}/{subresource}")
+}
+
 /// Whether a name can be used as an object name unchanged: a DNS label of at most 63 characters.
 pub fn is_dns_label(name: &str) -> bool {
     let bytes = name.as_bytes();

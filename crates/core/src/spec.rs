@@ -34,6 +34,12 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
     printcolumn(name = "Retries", type_ = "integer", json_path = ".status.failedCount"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Cluster", type_ = "string", json_path = ".status.cluster", priority = "1"),
+    printcolumn(
+        name = "Spinnaker",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='SpinnakerRegistered')].reason",
+        priority = "1"
+    ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.errorMessage", priority = "1")
 )]
 #[serde(rename_all = "camelCase")]
@@ -161,6 +167,18 @@ pub struct KubesvcAccountSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub custom_resources: Vec<CustomResourceTreatment>,
+
+    /// Whether the account appears in Spinnaker's Clouddriver.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spinnaker: Option<SpinnakerRegistration>,
+}
+
+/// Whether the account appears in Spinnaker's Clouddriver.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpinnakerRegistration {
+    /// `false` keeps the account out of Clouddriver. Otherwise the operator's settings `kubesvc.clouddriver.push` apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub register: Option<bool>,
 }
 
 /// Field of the account's own kubeconfig.

@@ -2,6 +2,7 @@
 //! what it says of an account.
 
 use http::Request;
+use kubesvc_core::object_names::account_api_path;
 use serde_json::Value;
 
 use crate::api_session::{ApiSession, ResourceRequest};
@@ -33,7 +34,7 @@ impl AccountPaths {
 
     fn path(&self, subresource: &str) -> String {
         let Self { namespace, name } = self;
-        format!("/apis/{GROUP_VERSION}/namespaces/{namespace}/accounts/{name}/{subresource}")
+        account_api_path(namespace, name, subresource)
     }
 
     /// Path below which the account's own API is.

@@ -67,6 +67,10 @@ pub const POINTS: &[&str] = points![
     "term",
     "lease",
     "replica-lease",
+    "pushed-row",
+    "push-create",
+    "push-replace",
+    "push-delete",
 ];
 
 /// Returns `usual` seconds or, with the feature `failpoints`, the value of this environment variable, with which

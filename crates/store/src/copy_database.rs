@@ -93,6 +93,7 @@ pub async fn copy(
         copied.others += chunk.len();
         progress(copied.accounts + copied.others_there + copied.others, total);
     }
+    to.put_pushed(None, &from.pushed().await?).await?;
     Ok(copied)
 }
 

@@ -34,6 +34,7 @@ pub use operations::{
     AnswerRecord, HandSettlement, MAX_OPERATIONS, OpenOperation, OperationChange, OperationOutcome,
     OperationRecord, OperationState, OperationStore, Overdue, StageRecord,
 };
+pub use pushed::{PushedRow, PushedStore};
 pub use sql::pools::PoolSettings;
 
 pub mod account_projection;
@@ -51,6 +52,7 @@ mod mysql;
 mod namespaces;
 mod operations;
 mod postgres;
+mod pushed;
 mod sql;
 mod sqlite;
 #[cfg(test)]
@@ -62,7 +64,7 @@ mod url;
 /// `last_updated` is stamped with this process's clock, and only on rows that change.
 #[async_trait]
 pub trait Store:
-    AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore + OperationStore
+    AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore + OperationStore + PushedStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<(), StoreError>;

@@ -120,7 +120,6 @@ pub(super) const KEYS: &[Unread] = &[
                 millis(1, DAY_MS),
                 "pace at which credentials are read again",
             ),
-            ("clouddriver.baseUrl", TEXT, "the Clouddriver that other calls are passed to"),
         ],
     ),
     Inert(

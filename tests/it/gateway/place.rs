@@ -56,6 +56,7 @@ impl Place {
             .setting("kubesvc.gateway.enabled", true)
             .setting("kubesvc.gateway.server.address", "*")
             .setting("kubesvc.gateway.server.port", port)
+            .setting("kubesvc.clouddriver.push.gateway", format!("https://localhost:{port}"))
             .operator_env("KUBESVC_GATEWAY_RECHECK_SECONDS", "2")
             .without_operator();
         let prepared = if is_aggregated { prepared.aggregating() } else { prepared.own_control_plane() };

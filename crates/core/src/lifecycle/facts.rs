@@ -13,7 +13,8 @@ use crate::conditions::{self, LISTED_BY_AGENT};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass};
 use crate::ids::{AgentId, ZoneId};
-use crate::{DesiredState, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
+use crate::registration::{LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
+use crate::{DesiredState, FORCE_DELETE_ANNOTATION, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
 
 /// Maximum time, in ticks, for which a registration backlog keeps absent agents from being treated as gone.
 const MAX_BACKLOG_TICKS: Tick = 600;
@@ -390,6 +391,39 @@ impl<'a> Facts<'a> {
         let left = expiry.until_next_stage(self.observation.wall)?;
         let seconds = Tick::try_from(left.as_secs()).unwrap_or_default().saturating_add(1);
         Some(self.observation.now.saturating_add(seconds.min(MAX_EXPIRY_WAIT_TICKS)))
+    }
+
+    /// Whether somebody forces the deletion.
+    pub(super) fn is_forced(&self) -> bool {
+        self.observation.account.annotation(FORCE_DELETE_ANNOTATION).is_some()
+    }
+
+    /// Whether the status says that the account leaves Clouddriver.
+    pub(super) fn says_it_leaves_clouddriver(&self) -> bool {
+        conditions::find(&self.status.conditions, SPINNAKER_REGISTERED)
+            .is_some_and(|said| said.reason == LEAVING_CLOUDDRIVER)
+    }
+
+    /// Whether Clouddriver has the account, as the status shall say it: holds, reason and message. What is not known stays
+    /// as it is said.
+    pub(super) fn registration_condition(&self) -> Option<(bool, String, String)> {
+        let registration = self.observation.registration.as_ref()?;
+        match &registration.condition {
+            Fact::Known(condition) => {
+                condition.as_ref().map(|one| (one.holds, one.reason.to_owned(), one.message.clone()))
+            }
+            Fact::Unknown => self.registration_said(),
+        }
+    }
+
+    fn registration_said(&self) -> Option<(bool, String, String)> {
+        let said = conditions::find(&self.status.conditions, SPINNAKER_REGISTERED)?;
+        Some((said.status == "True", said.reason.clone(), said.message.clone()))
+    }
+
+    /// Whether the status says something else of it than is so.
+    pub(super) fn registration_is_new(&self) -> bool {
+        self.registration_said() != self.registration_condition()
     }
 
     /// The agent in whose file an account stands, to go on in a sentence.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::credential_expiry::CredentialExpiry;
 use crate::failure::Failure;
 use crate::ids::{AgentId, AgentKey, ZoneId};
+use crate::registration::Registration;
 use crate::{BootId, CachingEpoch, GrantEpoch, Installation, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
@@ -293,4 +294,6 @@ pub struct Observation<'a> {
     /// The earliest tick at which an elected agent that cannot read the cluster is replaced: if none of several can, they
     /// take turns at growing intervals.
     pub unreadable_replaced_from: Tick,
+    /// The account's registration in Clouddriver; absent: accounts are not registered there.
+    pub registration: Option<Registration>,
 }

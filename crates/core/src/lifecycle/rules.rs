@@ -14,6 +14,7 @@
 
 mod deletion;
 mod object;
+mod registration;
 mod revoke;
 mod zone_holding;
 mod zone_search;
@@ -32,6 +33,7 @@ const RULES: &[(Situation, &[Rule])] = &[
     (Situation::Any, &[object::take_over]),
     (Situation::BeingDeleted, &[
         deletion::delete_row_left_behind,
+        registration::leave_clouddriver,
         deletion::begin_revoke,
         deletion::end_revoke,
         revoke::confirm,
@@ -63,6 +65,7 @@ const RULES: &[(Situation, &[Rule])] = &[
         revoke::await_answers,
     ]),
     (Situation::Undesired, &[
+        registration::leave_clouddriver,
         revoke::deactivate,
         revoke::become_inactive,
     ]),
@@ -115,6 +118,7 @@ const MAINTENANCE: &[(Situation, MaintenanceRule)] = &[
     (Situation::Placed,        recheck_deserted_zone),
     (Situation::Live,          update_listing_condition),
     (Situation::Live,          recheck_unlisted),
+    (Situation::Live,          registration::show_registration),
 ];
 
 /// Answers where it applies.

@@ -35,6 +35,10 @@ pub(super) enum StatusTarget {
     Expiring,
     /// Where it was; what is new is the installation that serves it, and nothing else.
     TakenOver,
+    /// Where it was; what is new is whether Clouddriver has it, and nothing else.
+    Registered,
+    /// Where it was; what is new is that it leaves Clouddriver first, and nothing else.
+    LeavingClouddriver,
     /// Where it was; what is new is the generation, the retry or something else that was seen.
     Acknowledged,
     /// In FAILED, as before.
@@ -112,6 +116,16 @@ impl StatusChange {
     /// Nothing but the installation that serves the account.
     pub(super) fn taken_over() -> Self {
         StatusTarget::TakenOver.into()
+    }
+
+    /// Nothing but whether Clouddriver has the account.
+    pub(super) fn registered() -> Self {
+        StatusTarget::Registered.into()
+    }
+
+    /// Nothing but that the account leaves Clouddriver first.
+    pub(super) fn leaving_clouddriver() -> Self {
+        StatusTarget::LeavingClouddriver.into()
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.

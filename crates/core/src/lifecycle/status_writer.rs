@@ -13,8 +13,12 @@ use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGEN
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
 use crate::ids::{AgentId, ZoneId};
+use crate::registration::{LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
 use crate::status::{CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
 use crate::{CachingEpoch, GrantPhase, State};
+
+/// What is said while the account leaves Clouddriver.
+const LEAVING_MESSAGE: &str = "it is removed from Clouddriver before its agents drop it";
 
 /// A status to be written, and the Event that tells of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +48,7 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
         StatusTarget::Expiring => facts.expiry_warning(),
         _ => facts.expiry_said(),
     };
+    let is_leaving = matches!(change.outcome, StatusTarget::LeavingClouddriver);
     let event = match change.outcome {
         StatusTarget::Listing => listing_event(facts),
         StatusTarget::TakenOver => taken_over_event(facts),
@@ -56,14 +61,22 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
             show_left_out(facts, &mut status);
             None
         }
+        StatusTarget::Registered => registration_event(facts),
+        StatusTarget::LeavingClouddriver => Some(show_leaving_clouddriver(facts, &mut status)),
         _ => apply(change, facts, &mut status),
     };
     status.operator = facts.observation.policy.installation.clone().or(status.operator);
     status.listed_by = facts.listing_agent();
-    status.conditions.retain(|one| ![LISTED_BY_AGENT, CREDENTIAL_EXPIRING].contains(&one.type_.as_str()));
+    let appended = [LISTED_BY_AGENT, CREDENTIAL_EXPIRING, SPINNAKER_REGISTERED];
+    status.conditions.retain(|one| !appended.contains(&one.type_.as_str()));
     status.conditions.extend(listing_condition(facts, status.observed_generation));
     let expiry = expiry.filter(|_| status.state() != State::Inactive);
     status.conditions.extend(expiry_condition(facts, expiry, status.observed_generation));
+    let registration = match is_leaving {
+        true => Some((false, LEAVING_CLOUDDRIVER.to_owned(), LEAVING_MESSAGE.to_owned())),
+        false => facts.registration_condition(),
+    };
+    status.conditions.extend(registration_condition(facts, registration, status.observed_generation));
     StatusWrite { status, event }
 }
 
@@ -108,9 +121,13 @@ impl StatusTarget {
         status: &mut KubesvcAccountStatus,
     ) -> (Option<FailureClass>, Option<IdentityCondition>) {
         match self {
-            Self::Listing | Self::LeftOut | Self::Expiring | Self::TakenOver | Self::Acknowledged => {
-                (facts.failure_class(), None)
-            }
+            Self::Listing
+            | Self::LeftOut
+            | Self::Expiring
+            | Self::TakenOver
+            | Self::Registered
+            | Self::LeavingClouddriver
+            | Self::Acknowledged => (facts.failure_class(), None),
             Self::FailedAsBefore => {
                 status.state = Some(State::Failed);
                 (facts.failure_class(), None)
@@ -372,6 +389,21 @@ fn show_left_out(facts: &Facts<'_>, status: &mut KubesvcAccountStatus) {
     }
 }
 
+/// Says that the account is in progress because it leaves Clouddriver first, and changes nothing else.
+fn show_leaving_clouddriver(facts: &Facts<'_>, status: &mut KubesvcAccountStatus) -> EventDraft {
+    let (generation, wall) = (status.observed_generation, Time(facts.observation.wall));
+    for (type_, holds) in [("Ready", "False"), ("Reconciling", "True"), ("Stalled", "False")] {
+        let before = &facts.status.conditions;
+        let said =
+            conditions::one(before, type_, holds, LEAVING_CLOUDDRIVER, LEAVING_MESSAGE, generation, &wall);
+        match status.conditions.iter_mut().find(|one| one.type_ == type_) {
+            Some(place) => *place = said,
+            None => status.conditions.push(said),
+        }
+    }
+    EventDraft { warning: false, reason: LEAVING_CLOUDDRIVER.to_owned(), message: LEAVING_MESSAGE.to_owned() }
+}
+
 /// A failure is told each time it is written, anything else when the state changes.
 fn event(
     facts: &Facts<'_>,
@@ -416,6 +448,23 @@ fn listing_condition(facts: &Facts<'_>, generation: i64) -> Option<Condition> {
     let (reason, message) = facts.listing_condition()?;
     let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
     Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
+}
+
+/// Tells that Clouddriver has the account, or why it has not.
+fn registration_event(facts: &Facts<'_>) -> Option<EventDraft> {
+    let (holds, reason, message) = facts.registration_condition()?;
+    Some(EventDraft { warning: !holds, reason, message })
+}
+
+fn registration_condition(
+    facts: &Facts<'_>,
+    registration: Option<(bool, String, String)>,
+    generation: i64,
+) -> Option<Condition> {
+    let (holds, reason, message) = registration?;
+    let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
+    let holds = if holds { "True" } else { "False" };
+    Some(conditions::one(before, SPINNAKER_REGISTERED, holds, &reason, &message, generation, &wall))
 }
 
 fn expiry_condition(

@@ -21,6 +21,7 @@ mod offers;
 mod queue;
 mod reading;
 mod refused_credentials;
+mod registration;
 mod show;
 mod static_accounts;
 mod transitions;

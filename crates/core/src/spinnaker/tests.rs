@@ -406,6 +406,7 @@ prop_compose! {
             custom_resources,
             custom_resource_definitions: exposed.into_iter().map(|(kind, scope)| ExposedCustomResource { kind, scope }).collect(),
             max_resumable_resource_age_ms: age,
+            spinnaker: None,
         }
     }
 }

@@ -140,6 +140,12 @@ pub const DATABASE_URL: SettingType = SettingType::Word(&Word {
         database_url,
     )
 });
+/// URL of an HTTP server, without user, query and fragment.
+pub const HTTP_URL: SettingType = SettingType::Word(&word(
+    "a URL that begins with http:// or https://, without user, query and fragment",
+    r"^https?://[^@?#\s]+$",
+    http_url,
+));
 /// Times that repeat, as a cron expression of six fields.
 pub const CRON: SettingType = SettingType::Word(&word(
     "six fields: second, minute, hour, day of the month, month, day of the week, such as 0 0 0 * * 0",
@@ -419,6 +425,17 @@ fn address(text: &str) -> bool {
         (1..=253).contains(&t.len()) && t.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
     };
     text == "*" || bare.parse::<std::net::IpAddr>().is_ok() || name(text)
+}
+
+fn http_url(text: &str) -> bool {
+    text.parse::<url::Url>().is_ok_and(|url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.username().is_empty()
+            && url.password().is_none()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    })
 }
 
 fn host_and_port(text: &str) -> bool {

@@ -106,6 +106,11 @@ impl Values {
         self.slot(key)?.value.as_str()
     }
 
+    /// Whether a flag is set.
+    pub fn is_true(&self, key: &str) -> bool {
+        self.slot(key).is_some_and(|slot| slot.value.as_bool() == Some(true))
+    }
+
     /// The problem of a value that does not become the type of its field: a mistake in the declaration.
     pub(super) fn mismatch(&self, id: &str, kind: SettingType) -> ConfigProblem {
         self.out_of_bounds(id, "of another type in the struct of settings".to_owned(), kind.to_string())

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use crate::{
-    AccountChanges, AccountStore, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, Store,
-    StoreError, StoredAccounts,
+    AccountChanges, AccountStore, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, PushedRow,
+    Store, StoreError, StoredAccounts,
 };
 use kubesvc_core::account_row::AccountRow;
 
@@ -36,7 +36,7 @@ macro_rules! contract_tests {
             a_space_at_the_end_makes_another_name_or_none,
             the_pools_are_told,
             a_later_term_ends_the_earlier_ones, terms_that_begin_at_once_follow_one_another,
-            replicas_with_assignments_are_named
+            replicas_with_assignments_are_named, registered_accounts_are_kept_by_name_under_the_newest_term
         }
     };
     (@each $fresh:expr, $($story:ident),+) => {
@@ -489,4 +489,39 @@ pub(super) async fn replicas_with_assignments_are_named(store: &dyn Store) {
     assign(store, "operator-1", vec![assignment("a", "agent-1"), assignment("b", "agent-1")]).await;
     assign(store, "operator-0", vec![assignment("a", "agent-2")]).await;
     assert_eq!(store.assigned_replicas().await.expect("two"), ["operator-0", "operator-1"]);
+}
+
+pub(super) async fn registered_accounts_are_kept_by_name_under_the_newest_term(store: &dyn Store) {
+    let row = |name: &str, uid: &str, state: &str| PushedRow {
+        name: name.to_owned(),
+        account_uid: uid.to_owned(),
+        state: state.to_owned(),
+        body_version: 1,
+        body_hash: None,
+        pushed_at: None,
+    };
+    let first = store.begin_term(&"operator-0".into()).await.expect("a term");
+    let rows = [row("ONE", "u-2", "ADDED"), row("one", "u-1", "ADDING")];
+    store.put_pushed(Some(first), &rows).await.expect("written");
+    assert_eq!(store.pushed().await.expect("read"), rows, "names that differ in case are two");
+
+    let added = PushedRow {
+        body_hash: Some("ab".repeat(32)),
+        pushed_at: Some(1_700_000_000_000),
+        ..row("one", "u-1", "ADDED")
+    };
+    store.put_pushed(Some(first), std::slice::from_ref(&added)).await.expect("written over");
+    store.delete_pushed(Some(first), "one", "u-9").await.expect("of another account");
+    assert_eq!(store.pushed().await.expect("read"), [rows[0].clone(), added.clone()]);
+
+    let second = store.begin_term(&"operator-1".into()).await.expect("a term");
+    let refused = store.put_pushed(Some(first), &[row("two", "u-3", "ADDING")]).await;
+    assert!(matches!(refused, Err(StoreError::Deposed)));
+    let refused = store.delete_pushed(Some(first), "one", "u-1").await;
+    assert!(matches!(refused, Err(StoreError::Deposed)));
+    let refused = store.put_pushed(Some(second), &[row(&"n".repeat(256), "u-4", "ADDING")]).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })));
+    store.delete_pushed(Some(second), "one", "u-1").await.expect("deleted");
+    store.delete_pushed(Some(second), "one", "u-1").await.expect("there is none");
+    assert_eq!(store.pushed().await.expect("read"), [rows[0].clone()]);
 }

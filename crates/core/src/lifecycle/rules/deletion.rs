@@ -7,7 +7,7 @@ use crate::lifecycle::observation::RowFact;
 use crate::lifecycle::retry_schedule::{Due, due};
 use crate::lifecycle::status_change::StatusChange;
 use crate::lifecycle::zone_reports::{Blocker, RevokeProgress};
-use crate::{FORCE_DELETE_ANNOTATION, GrantPhase, State};
+use crate::{GrantPhase, State};
 
 /// Deletes the row of an object without our finalizer, which someone took off or which never was on: no row outlives its
 /// object.
@@ -27,8 +27,8 @@ pub(super) fn begin_revoke(facts: &Facts<'_>) -> Option<Verdict> {
 /// Ends the revoke when all have dropped the account, or somebody forces it.
 pub(super) fn end_revoke(facts: &Facts<'_>) -> Option<Verdict> {
     let progress = facts.revoke()?;
-    let forced = facts.observation.account.annotation(FORCE_DELETE_ANNOTATION).is_some();
-    (forced || *progress == RevokeProgress::Over).then(|| StatusChange::to(State::Deleting).released().into())
+    (facts.is_forced() || *progress == RevokeProgress::Over)
+        .then(|| StatusChange::to(State::Deleting).released().into())
 }
 
 /// Makes a revoke that began for another reason one of the deletion: an agent that failed is asked again, one that is

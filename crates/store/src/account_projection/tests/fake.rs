@@ -145,6 +145,21 @@ impl AccountStore for Fake {
 }
 
 #[async_trait]
+impl crate::PushedStore for Fake {
+    async fn pushed(&self) -> Result<Vec<crate::PushedRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn put_pushed(&self, _: Option<Term>, _: &[crate::PushedRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn delete_pushed(&self, _: Option<Term>, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl NamespaceStore for Fake {
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         self.answers().map(|()| lists.iter().map(|list| list.uid.clone()).collect())

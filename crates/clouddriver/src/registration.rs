@@ -1,0 +1,34 @@
+//! Accounts registered in a stock Clouddriver: which ones, with which definition, and what to do next for each name.
+//!
+//! ```text
+//!            two reads lack the name              200                  it is to go             gone
+//!  (no row) ─────────────────────────▶ ADDING ─────────▶ ADDED ──────────────────▶ REMOVING ─────▶ (no row)
+//!                                        ▲  POST, then PUT  │ its definition changed
+//!                                        └──────────────────┘
+//! ```
+//!
+//! The state of a name is its row in `kubesvc_pushed`, committed before each call. Whose a row in Clouddriver is says
+//! the [`Mark`] in it, whatever kubesvc's table says: a row with another mark, or with none, is never touched.
+//!
+//! [`next_step`] decides from a [`Situation`], and [`condition`] says what is so. What a leader keeps of a name in memory
+//! is its [`Attempts`]; they may be lost at any time.
+
+mod condition;
+mod definition;
+mod eligibility;
+mod listing;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+pub use condition::{ClouddriverSituation, condition};
+pub use definition::{BODY_VERSION, Mark, RegistrationSettings, SentDefinition, differs_from_sent};
+pub use eligibility::{Eligibility, eligibility, folded_name};
+pub use listing::Listing;
+pub use steps::{
+    Attempts, Call, CallFailure, FailureKind, RegisteredRow, RowState, Shown, Situation, Step, Times, Wanted,
+    next_step,
+};
+
+/// A second of the leader.
+pub type Tick = u64;

@@ -1,0 +1,65 @@
+//! The names that Clouddriver has loaded, as its last two lists of accounts had them.
+
+use std::collections::HashSet;
+
+use super::Tick;
+
+/// The last two lists of `GET /credentials`, and whether the last read succeeded.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    last: Option<NameList>,
+    previous: Option<NameList>,
+    /// Why the last read failed; `None`: it succeeded, or there was none.
+    failure: Option<super::CallFailure>,
+}
+
+#[derive(Clone, Debug)]
+struct NameList {
+    names: HashSet<String>,
+    at: Tick,
+}
+
+impl Listing {
+    /// A complete list was read.
+    pub fn read(&mut self, now: Tick, names: HashSet<String>) {
+        self.previous = self.last.replace(NameList { names, at: now });
+        self.failure = None;
+    }
+
+    /// The list could not be read.
+    pub fn failed(&mut self, failure: super::CallFailure) {
+        self.failure = Some(failure);
+    }
+
+    /// Why the last read failed.
+    pub fn failure(&self) -> Option<&super::CallFailure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether the last read succeeded, so that calls are worth a try.
+    pub fn is_current(&self) -> bool {
+        self.last.is_some() && self.failure.is_none()
+    }
+
+    /// Whether the newest list has a name.
+    pub fn has(&self, name: &str) -> bool {
+        self.last.as_ref().is_some_and(|list| list.names.contains(name))
+    }
+
+    /// Whether there are two lists, and neither has the name.
+    pub fn lacks(&self, name: &str) -> bool {
+        self.lacks_since(name, 0)
+    }
+
+    /// Whether two lists were read since a tick, and neither has the name.
+    pub fn lacks_since(&self, name: &str, since: Tick) -> bool {
+        [&self.last, &self.previous]
+            .iter()
+            .all(|list| list.as_ref().is_some_and(|list| list.at >= since && !list.names.contains(name)))
+    }
+
+    /// Whether two lists were read since a tick.
+    pub fn is_read_twice_since(&self, since: Tick) -> bool {
+        [&self.last, &self.previous].iter().all(|list| list.as_ref().is_some_and(|list| list.at >= since))
+    }
+}

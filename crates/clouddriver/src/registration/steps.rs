@@ -1,0 +1,456 @@
+//! The next step for a name, decided from its row, what its account shall become, and what Clouddriver shows.
+
+use super::{Listing, Tick};
+
+/// First and longest delay, in ticks, before a failed call is made again.
+const RETRY_DELAYS: [Tick; 2] = [5, 300];
+/// Interval, in ticks, between two tries to remove a row.
+const REMOVAL_INTERVAL: Tick = 60;
+/// Longest time, in ticks, for which what Clouddriver showed of a row is acted on.
+const SHOWN_VALID: Tick = 10;
+/// Polls after which a name that is listed still, though its row is gone, is not kubesvc's: an account of a file has it.
+const FOREIGN_NAME_POLLS: Tick = 10;
+
+/// Intervals, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Between two reads of the list of accounts.
+    pub poll: Tick,
+    /// Between two reads of a registered row.
+    pub resync: Tick,
+}
+
+/// State of a row in `kubesvc_pushed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowState {
+    /// It is to be stored in Clouddriver, and may be.
+    Adding,
+    /// Clouddriver has stored it.
+    Added,
+    /// It is to be deleted in Clouddriver, and may be.
+    Removing,
+}
+
+impl RowState {
+    /// Its name in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Adding => "ADDING",
+            Self::Added => "ADDED",
+            Self::Removing => "REMOVING",
+        }
+    }
+
+    /// The state of this name; `None`: there is none.
+    pub fn of(name: &str) -> Option<Self> {
+        [Self::Adding, Self::Added, Self::Removing].into_iter().find(|one| one.name() == name)
+    }
+}
+
+/// A row of `kubesvc_pushed`, but for its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisteredRow {
+    /// uid of the account.
+    pub account_uid: String,
+    /// Its state.
+    pub state: RowState,
+    /// Form of the definition.
+    pub body_version: i32,
+    /// SHA-256 of the definition; `None`: it is not known which one Clouddriver has.
+    pub body_hash: Option<String>,
+    /// Whether Clouddriver has ever answered for it with success.
+    pub is_stored: bool,
+}
+
+/// What shall become of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is registered for this account with this definition.
+    Registered {
+        /// uid of the account.
+        uid: String,
+        /// Form of the definition.
+        version: i32,
+        /// SHA-256 of the definition.
+        hash: String,
+    },
+    /// What is registered for this account stays as it is.
+    Kept {
+        /// uid of the account.
+        uid: String,
+    },
+    /// It is not registered.
+    Absent,
+}
+
+impl Wanted {
+    fn uid(&self) -> Option<&str> {
+        match self {
+            Self::Registered { uid, .. } | Self::Kept { uid } => Some(uid),
+            Self::Absent => None,
+        }
+    }
+}
+
+/// What Clouddriver shows of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// No row of this name, or none that may be seen.
+    Nothing,
+    /// A row that this installation registered.
+    Own {
+        /// uid of the account in its mark.
+        account_uid: String,
+        /// Whether it has every field as it is to be sent now.
+        is_as_sent: bool,
+    },
+    /// A row of somebody else.
+    Foreign,
+}
+
+/// A call that changes Clouddriver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `POST /credentials`, which overwrites nothing.
+    Create,
+    /// `PUT /credentials`, which overwrites.
+    Replace,
+    /// `DELETE /credentials/NAME`.
+    Delete,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFailure {
+    /// The kind of failure.
+    pub kind: FailureKind,
+    /// A sentence for people, without secrets.
+    pub message: String,
+}
+
+/// The kind of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// 400.
+    Rejected,
+    /// 401 or 403.
+    Forbidden,
+    /// Clouddriver stores no accounts: `account.storage` is off.
+    StorageOff,
+    /// No answer, or another one that says nothing of the account.
+    Unreachable,
+}
+
+/// What this leader remembers of a name.
+#[derive(Clone, Debug, Default)]
+pub struct Attempts {
+    shown: Option<(Tick, Shown)>,
+    /// Hash of the definition that what was shown was compared with.
+    compared: Option<String>,
+    /// Since when Clouddriver has stored the row, as far as this leader knows.
+    stored_since: Option<Tick>,
+    /// Since when Clouddriver has had no row of kubesvc's under this name, while it is to be removed.
+    removed_since: Option<Tick>,
+    /// The outcome of the last call is not known.
+    is_unresolved: bool,
+    failure: Option<CallFailure>,
+    failures: u32,
+    not_before: Tick,
+    next_check: Tick,
+    /// A row of somebody else, or an account of a file, has the name.
+    is_in_conflict: bool,
+    has_drifted: bool,
+}
+
+impl Attempts {
+    /// What Clouddriver showed of the row, compared with the definition that was to be sent then.
+    pub fn looked(&mut self, now: Tick, times: Times, shown: Shown, compared: Option<&str>) {
+        self.is_unresolved = false;
+        self.next_check = now + times.resync;
+        self.has_drifted = matches!(shown, Shown::Own { is_as_sent: false, .. });
+        if shown == Shown::Nothing {
+            self.removed_since.get_or_insert(now);
+        } else {
+            self.removed_since = None;
+        }
+        self.shown = Some((now, shown));
+        self.compared = compared.map(str::to_owned);
+    }
+
+    /// A call succeeded.
+    pub fn succeeded(&mut self, now: Tick, times: Times, call: Call) {
+        *self = Self { next_check: now + times.resync, ..Self::default() };
+        match call {
+            Call::Create | Call::Replace => self.stored_since = Some(now),
+            Call::Delete => self.removed_since = Some(now),
+        }
+    }
+
+    /// A call or a look failed.
+    pub fn failed(&mut self, now: Tick, call: Option<Call>, failure: CallFailure) {
+        let delay = match call {
+            Some(Call::Delete) => REMOVAL_INTERVAL,
+            _ => (RETRY_DELAYS[0] << self.failures.min(6)).min(RETRY_DELAYS[1]),
+        };
+        // What it answered is not what became of it: the name is looked at before anything else.
+        self.is_unresolved = call.is_some();
+        self.shown = None;
+        self.failure = Some(failure);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now + delay;
+    }
+
+    /// The row is as it was written now: what was shown for the one before does not count.
+    pub fn row_written(&mut self, now: Tick, times: Times, row: &RegisteredRow) {
+        match row.state {
+            RowState::Added => {
+                *self = Self { next_check: now + times.resync, stored_since: Some(now), ..Self::default() };
+            }
+            RowState::Adding => self.is_in_conflict = false,
+            RowState::Removing => {
+                *self = Self { shown: self.shown.take(), compared: self.compared.take(), ..Self::default() };
+            }
+        }
+    }
+
+    /// The row is gone. `is_foreign`: somebody else has the name.
+    pub fn row_forgotten(&mut self, now: Tick, times: Times, is_foreign: bool) {
+        *self = Self { is_in_conflict: is_foreign, next_check: now + times.resync, ..Self::default() };
+    }
+
+    /// Somebody else has the name.
+    pub fn met_conflict(&mut self, now: Tick, times: Times) {
+        self.row_forgotten(now, times, true);
+    }
+
+    /// Why the last call failed.
+    pub(super) fn failure(&self) -> Option<&CallFailure> {
+        self.failure.as_ref()
+    }
+
+    pub(super) fn is_in_conflict(&self) -> bool {
+        self.is_in_conflict
+    }
+
+    pub(super) fn has_drifted(&self) -> bool {
+        self.has_drifted
+    }
+
+    /// Since when Clouddriver has stored the row, as far as this leader knows.
+    pub fn stored_since(&self) -> Option<Tick> {
+        self.stored_since
+    }
+
+    /// Begins to count, for a row that an earlier leader stored.
+    pub fn seen_stored(&mut self, now: Tick) {
+        self.stored_since.get_or_insert(now);
+    }
+
+    #[cfg(test)]
+    pub(super) fn next_check_for_tests(&self) -> Tick {
+        self.next_check
+    }
+
+    /// Spreads the first read of a row that an earlier leader stored.
+    pub fn check_at(&mut self, tick: Tick) {
+        self.next_check = tick;
+    }
+}
+
+/// Everything that a step is decided from.
+#[derive(Clone, Debug)]
+pub struct Situation<'a> {
+    /// Now.
+    pub now: Tick,
+    /// Intervals.
+    pub times: Times,
+    /// Whether a row that somebody changed is written again.
+    pub force: bool,
+    /// Name of the account in Clouddriver.
+    pub name: &'a str,
+    /// What shall become of it.
+    pub wanted: &'a Wanted,
+    /// Its row.
+    pub row: Option<&'a RegisteredRow>,
+    /// The names that Clouddriver has loaded.
+    pub listing: &'a Listing,
+    /// What this leader remembers of it.
+    pub attempts: &'a Attempts,
+}
+
+/// The one thing to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Commit this row.
+    Write(RegisteredRow),
+    /// Delete the row. `is_foreign`: somebody else has the name.
+    Forget {
+        /// Whether somebody else has the name.
+        is_foreign: bool,
+    },
+    /// Somebody else has the name, and there is no row.
+    Conflict,
+    /// Read the row in Clouddriver.
+    Look,
+    /// Make this call.
+    Call(Call),
+    /// Nothing, until something changes or this tick comes.
+    Wait(Option<Tick>),
+}
+
+/// Decides. The same situation gives the same step.
+pub fn next_step(situation: &Situation<'_>) -> Step {
+    let Situation { now, attempts, listing, .. } = *situation;
+    // A list that was read wakes all names that wait for it.
+    if !listing.is_current() {
+        return Step::Wait(None);
+    }
+    if attempts.is_unresolved && attempts.shown.is_none() {
+        return Step::Look;
+    }
+    if now < attempts.not_before {
+        return Step::Wait(Some(attempts.not_before));
+    }
+    match situation.row {
+        None => without_row(situation),
+        Some(row) if row.state == RowState::Removing => removing(situation, row),
+        Some(row) if situation.wanted.uid() != Some(row.account_uid.as_str()) => {
+            Step::Write(RegisteredRow { state: RowState::Removing, ..row.clone() })
+        }
+        Some(row) => match (situation.wanted, row.state) {
+            (Wanted::Registered { version, hash, .. }, RowState::Adding) => {
+                adding(situation, row, *version, hash)
+            }
+            (Wanted::Registered { version, hash, .. }, _) => added(situation, row, *version, hash),
+            (Wanted::Kept { .. } | Wanted::Absent, _) => Step::Wait(None),
+        },
+    }
+}
+
+impl Situation<'_> {
+    /// What Clouddriver showed, if that is not old and was compared with the definition of now.
+    fn shown(&self) -> Option<&Shown> {
+        let (at, shown) = self.attempts.shown.as_ref()?;
+        let is_compared = match self.wanted {
+            Wanted::Registered { hash, .. } => self.attempts.compared.as_ref() == Some(hash),
+            Wanted::Kept { .. } | Wanted::Absent => true,
+        };
+        (is_compared && self.now <= at + SHOWN_VALID).then_some(shown)
+    }
+
+    fn check_later(&self) -> Step {
+        Step::Wait(Some(self.attempts.next_check))
+    }
+}
+
+/// A name without a row: it is registered once two lists lack it, so that no account of a Clouddriver that is starting is
+/// shadowed. One that the list has may be kubesvc's own, whose row was lost.
+fn without_row(situation: &Situation<'_>) -> Step {
+    let Situation { name, listing, attempts, now, .. } = *situation;
+    let Wanted::Registered { uid, version, hash } = situation.wanted else { return Step::Wait(None) };
+    let row = |account_uid: &str, state, body_hash: Option<&String>| RegisteredRow {
+        account_uid: account_uid.to_owned(),
+        state,
+        body_version: *version,
+        body_hash: body_hash.cloned(),
+        is_stored: state != RowState::Adding,
+    };
+    if listing.lacks(name) && !attempts.is_in_conflict {
+        return Step::Write(row(uid, RowState::Adding, Some(hash)));
+    }
+    if !listing.has(name) && !attempts.is_in_conflict {
+        return Step::Wait(None);
+    }
+    if attempts.is_in_conflict && now < attempts.next_check && situation.shown().is_none() {
+        return situation.check_later();
+    }
+    match situation.shown() {
+        None => Step::Look,
+        Some(Shown::Own { account_uid, is_as_sent }) if account_uid == uid => {
+            Step::Write(row(uid, RowState::Added, is_as_sent.then_some(hash)))
+        }
+        Some(Shown::Own { account_uid, .. }) => Step::Write(row(account_uid, RowState::Removing, None)),
+        Some(Shown::Nothing) if listing.lacks(name) => Step::Write(row(uid, RowState::Adding, Some(hash))),
+        Some(Shown::Nothing | Shown::Foreign) => Step::Conflict,
+    }
+}
+
+/// A row that is to be stored: the first time by a call that overwrites nothing.
+fn adding(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &str) -> Step {
+    let Situation { name, listing, attempts, .. } = *situation;
+    if row.body_hash.as_deref() != Some(hash) || row.body_version != version {
+        let row = RegisteredRow { body_version: version, body_hash: Some(hash.to_owned()), ..row.clone() };
+        return Step::Write(row);
+    }
+    let may_be_there = row.is_stored || listing.has(name) || attempts.failure.is_some();
+    if !may_be_there {
+        // Another list may have had it since the row was written.
+        return if listing.lacks(name) { Step::Call(Call::Create) } else { Step::Wait(None) };
+    }
+    match situation.shown() {
+        None => Step::Look,
+        Some(Shown::Own { account_uid, is_as_sent: true }) if *account_uid == row.account_uid => {
+            Step::Write(RegisteredRow { state: RowState::Added, is_stored: true, ..row.clone() })
+        }
+        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Replace),
+        Some(Shown::Own { account_uid, .. }) => Step::Write(RegisteredRow {
+            account_uid: account_uid.clone(),
+            state: RowState::Removing,
+            ..row.clone()
+        }),
+        Some(Shown::Foreign) => Step::Forget { is_foreign: true },
+        // It was stored, and is not shown: that is no reason to store it again.
+        Some(Shown::Nothing) if row.is_stored => situation.check_later(),
+        Some(Shown::Nothing) if listing.has(name) => Step::Forget { is_foreign: true },
+        Some(Shown::Nothing) => Step::Call(Call::Create),
+    }
+}
+
+/// A row that is stored: it is written again when its definition is another one, and looked at from time to time.
+fn added(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &str) -> Step {
+    let is_due = situation.now >= situation.attempts.next_check;
+    let is_changed = row.body_hash.as_deref() != Some(hash);
+    if !is_due && !is_changed {
+        return situation.check_later();
+    }
+    let written = |state| {
+        Step::Write(RegisteredRow {
+            state,
+            body_version: version,
+            body_hash: Some(hash.to_owned()),
+            ..row.clone()
+        })
+    };
+    match situation.shown() {
+        None => Step::Look,
+        Some(Shown::Own { account_uid, .. }) if *account_uid != row.account_uid => {
+            Step::Forget { is_foreign: true }
+        }
+        Some(Shown::Own { is_as_sent, .. }) => match (is_changed, is_as_sent) {
+            (true, true) => written(RowState::Added),
+            (true, false) => written(RowState::Adding),
+            (false, false) if situation.force => written(RowState::Adding),
+            (false, _) => situation.check_later(),
+        },
+        Some(Shown::Foreign) => Step::Forget { is_foreign: true },
+        Some(Shown::Nothing) => situation.check_later(),
+    }
+}
+
+/// A row that is to be deleted: only if it is the one of this account. It is forgotten once two lists lack the name.
+fn removing(situation: &Situation<'_>, row: &RegisteredRow) -> Step {
+    let Situation { name, listing, attempts, now, times, .. } = *situation;
+    if let Some(since) = attempts.removed_since {
+        let is_given_up = now >= since + FOREIGN_NAME_POLLS * times.poll;
+        return match listing.lacks_since(name, since) || is_given_up {
+            true => Step::Forget { is_foreign: false },
+            false => Step::Wait(Some(since + FOREIGN_NAME_POLLS * times.poll)),
+        };
+    }
+    match situation.shown() {
+        None => Step::Look,
+        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Delete),
+        Some(Shown::Own { .. } | Shown::Foreign) => Step::Forget { is_foreign: true },
+        Some(Shown::Nothing) => Step::Wait(None),
+    }
+}

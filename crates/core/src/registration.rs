@@ -1,0 +1,42 @@
+//! An account's registration in Clouddriver, as far as its lifecycle and its status are concerned.
+
+use crate::lifecycle::{Fact, Tick};
+
+/// Type of the condition that says whether a stock Clouddriver has the account.
+pub const SPINNAKER_REGISTERED: &str = "SpinnakerRegistered";
+/// Reason while the account is removed from Clouddriver before its zone has to drop it.
+pub const LEAVING_CLOUDDRIVER: &str = "LeavingClouddriver";
+
+/// Status, reason and message of the condition [`SPINNAKER_REGISTERED`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistrationCondition {
+    /// Whether Clouddriver has the account as kubesvc registered it.
+    pub holds: bool,
+    /// The reason, in CamelCase.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// Whether Clouddriver may have the account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RegistrationPresence {
+    /// This leader has not read its table yet.
+    #[default]
+    Unknown,
+    /// kubesvc registered nothing of this account, or has seen it leave.
+    Absent,
+    /// It is being registered, registered, or being removed.
+    Present,
+}
+
+/// What the leader knows of an account's registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// What the condition shall say; `Known(None)`: there is none; `Unknown`: it stays as it is.
+    pub condition: Fact<Option<RegistrationCondition>>,
+    /// Whether Clouddriver may have the account.
+    pub presence: RegistrationPresence,
+    /// The tick until which a revoke waits for Clouddriver at most.
+    pub leaves_until: Tick,
+}

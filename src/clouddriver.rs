@@ -1,0 +1,7 @@
+//! Clouddriver, as the operator sees it: its account management, and what is known of the accounts registered there.
+
+mod client;
+mod registrations;
+
+pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles};
+pub use registrations::{AccountRegistration, Registrations};

@@ -1,0 +1,198 @@
+//! What a user sees of it.
+
+use kubesvc_core::RETRY_ANNOTATION;
+use serde_json::json;
+
+use super::*;
+use crate::gateway::place::{ACCOUNT, EVERYTHING, Place};
+use crate::world::{Call, case, run_cases, send};
+use kubesvc_testkit::controlplane;
+
+/// A Clouddriver whose tests are about rows that kubesvc did not write.
+const FOREIGN: &str = r#"{"type": "kubernetes", "name": "theirs", "kubeconfigContents": "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u, user: {token: t}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"}"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_appears_in_clouddriver_deploys_and_leaves() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let (token_file, ca_file) = (clouddriver.file("token"), clouddriver.file("ca.crt"));
+    let prepare = registering(&clouddriver)
+        .setting("kubesvc.clouddriver.push.tokenFile", token_file.display().to_string())
+        .setting("kubesvc.clouddriver.push.caFile", ca_file.display().to_string());
+    let place = Place::of(prepare, false, "info").await;
+    let token = place.person("clouddriver", EVERYTHING, Some("kubesvc")).await;
+    must(std::fs::write(&token_file, &token).map_err(|e| e.to_string()));
+    must(std::fs::write(&ca_file, &place.authority).map_err(|e| e.to_string()));
+    until_loaded(&clouddriver, &[ACCOUNT]).await;
+    let shown = place.world.kubectl(&["get", "ksa", ACCOUNT, "-o", "wide"]).await;
+    assert!(shown.stdout.contains("SPINNAKER"), "{}", shown.stdout);
+
+    // As Orca sends it.
+    let manifest = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "deployed", "namespace": "default"}, "data": {"a": "b"},
+    });
+    let deploy = json!([{"deployManifest": {"account": ACCOUNT, "source": "text", "manifests": [manifest], "moniker": {"app": "demo"}}}]);
+    let answer = must(send(clouddriver.port(), Call::new("POST", "/kubernetes/ops").json(&deploy)).await);
+    let task = answer.json["resourceUri"].as_str().expect(&answer.text).to_owned();
+    eventually("the deploy", MAX_WAIT, async || {
+        let task = get_from(clouddriver.port(), &task).await?;
+        match (task.json["status"]["completed"].as_bool(), task.json["status"]["failed"].as_bool()) {
+            (Some(true), Some(false)) => Ok(()),
+            _ => Err(task.text),
+        }
+    })
+    .await;
+    let kubeconfig = must(place.world.folder().write("target.kubeconfig", &place.target.admin_kubeconfig()));
+    let found = must(
+        controlplane::kubectl_with(
+            &kubeconfig,
+            &["get", "configmap", "deployed", "-o", "jsonpath={.data.a}"],
+            "",
+        )
+        .await,
+    );
+    assert_eq!(found.stdout, "b");
+
+    place.world.delete(ACCOUNT).await;
+    place.world.until_gone(ACCOUNT).await;
+    until_loaded(&clouddriver, &[]).await;
+    let logs = place.world.all_logs();
+    assert!(logs.iter().all(|(_, log)| !log.contains(&token)), "no log has Clouddriver's token");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_row_follows_the_account_and_changes_with_nothing_else() {
+    let clouddriver = clouddriver(Kind::PostgreSql, Settings::default()).await;
+    let one = Registering::on(&clouddriver, Database::Postgres).await;
+    one.account("prod").await;
+    let said = one.until_reason("prod", "Pushed").await;
+    assert_eq!((said.status.as_str(), said.message.as_str()), ("True", "Clouddriver has the account"));
+    let before = must(clouddriver.tables().row("prod").await).expect("stored");
+    assert_eq!(before.last_modified_by, "kubesvc");
+    let definition = stored(&clouddriver, "prod").await.expect("stored");
+    assert_eq!(definition["checkPermissionsOnStartup"], json!(false));
+
+    // A restart, a new Secret and lists of Clouddriver change nothing.
+    one.world.operator().kill_and_start().await;
+    one.world.secret("prod", one.cluster.kubeconfig_in_one_line().as_bytes(), true).await;
+    one.account("dev").await;
+    one.until_reason("dev", "Pushed").await;
+    assert_eq!(must(clouddriver.tables().row("prod").await), Some(before));
+
+    one.world
+        .patch("prod", json!({"spec": {"environment": "live", "permissions": {"WRITE": ["ops"]}}}))
+        .await;
+    eventually("the new definition", MAX_REGISTRATION, async || {
+        let stored = stored(&clouddriver, "prod").await.ok_or("no row")?;
+        let is_new =
+            stored["environment"] == json!("live") && stored["permissions"]["WRITE"] == json!(["ops"]);
+        if is_new { Ok(()) } else { Err(stored.to_string()) }
+    })
+    .await;
+
+    // Taken out by its own field; the account stays ACTIVE.
+    one.world.patch("dev", json!({"spec": {"spinnaker": {"register": false}}})).await;
+    until_removed(&clouddriver, "dev").await;
+    until_loaded(&clouddriver, &["prod"]).await;
+    assert_eq!(one.world.state("dev").await, Some(State::Active));
+    one.world.patch("dev", json!({"spec": {"spinnaker": null}})).await;
+    until_loaded(&clouddriver, &["dev", "prod"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_goes_leaves_clouddriver_first() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let one = Registering::start(
+        registering(&clouddriver).setting("kubesvc.clouddriver.push.removalWaitSeconds", 600),
+    )
+    .await;
+    for name in ["prod", "dev"] {
+        one.account(name).await;
+        one.until_reason(name, "Pushed").await;
+    }
+    // Clouddriver answers nothing for a while, so that the wait is seen.
+    clouddriver.pause();
+    one.world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+    let said = one.until_reason("prod", "LeavingClouddriver").await;
+    assert_eq!(said.status, "False");
+    assert_eq!(one.world.state("prod").await, Some(State::Active), "the grant stands");
+    one.world.until_shown("prod", "TO_DEACTIVATE").await;
+    clouddriver.resume();
+    one.world.until("prod", State::Inactive).await;
+    assert_eq!(stored(&clouddriver, "prod").await, None);
+    let account = one.world.object("prod").await.expect("it is there");
+    assert_eq!(condition(&account, "SpinnakerRegistered"), None);
+
+    // A retry ends the wait.
+    clouddriver.pause();
+    one.world.patch("dev", json!({"spec": {"state": "INACTIVE"}})).await;
+    one.until_reason("dev", "LeavingClouddriver").await;
+    one.world.annotate("dev", RETRY_ANNOTATION, "now").await;
+    one.world.until("dev", State::Inactive).await;
+    clouddriver.resume();
+    until_removed(&clouddriver, "dev").await;
+}
+
+/// What is somebody else's is left, and the condition says which case it is.
+async fn foreign_names_are_left(kind: Kind, database: Database) {
+    let yaml = "kubernetes: {accounts: [{name: of-file, kubeconfigFile: /nowhere}]}\n";
+    let settings =
+        Settings { accounts: yaml.to_owned(), load_delay: Duration::from_secs(4), ..Settings::default() };
+    let clouddriver = clouddriver(kind, settings).await;
+    // A row that is loaded, and one that is stored and not loaded.
+    must(clouddriver.tables().insert("theirs", FOREIGN).await);
+    must(
+        clouddriver
+            .tables()
+            .insert(
+                "broken",
+                r#"{"type": "kubernetes", "name": "broken", "kinds": ["a"], "omitKinds": ["b"]}"#,
+            )
+            .await,
+    );
+    let before = must(clouddriver.tables().checksum().await);
+    let one = Registering::on(&clouddriver, database).await;
+    for name in ["theirs", "broken"] {
+        one.account(name).await;
+        let said = one.until_reason(name, "Conflict").await;
+        assert!(said.message.contains("did not register"), "{}", said.message);
+    }
+    one.world
+        .account("slash")
+        .zone("east")
+        .spec("accountName", "a/b")
+        .kubeconfig(&one.cluster.kubeconfig())
+        .create()
+        .await;
+    one.world.until("slash", State::Active).await;
+    one.until_reason("slash", "NameNotPortable").await;
+    assert_eq!(must(clouddriver.tables().checksum().await), before, "nothing was written");
+    // Its object goes, the row stays.
+    one.world.delete("theirs").await;
+    one.world.until_gone("theirs").await;
+    assert_eq!(must(clouddriver.tables().checksum().await), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_others_are_left() {
+    run_cases([
+        case(foreign_names_are_left(Kind::MariaDb, Database::MariaDb)),
+        case(foreign_names_are_left(Kind::PostgreSql, Database::Sqlite)),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_differ_in_case_are_one_account_in_clouddriver() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let one = Registering::on(&clouddriver, Database::Sqlite).await;
+    one.account("prod").await;
+    one.world.until_next_second("prod").await;
+    let upper = one.world.account("upper").zone("east").spec("accountName", "PROD");
+    upper.kubeconfig(&one.cluster.kubeconfig()).create().await;
+    one.until_reason("upper", "NameNotPortable").await;
+    until_loaded(&clouddriver, &["prod"]).await;
+    one.world.delete("prod").await;
+    one.world.until_gone("prod").await;
+    one.until_reason("upper", "Pushed").await;
+    until_loaded(&clouddriver, &["PROD"]).await;
+}
