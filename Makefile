@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,10 +32,10 @@ demo-replicas: controlplane databases ## Three replicas, two agents; the leader 
 	$(BUILD) --bins --example demo_replicas
 	@$(PROGRAMS)/examples/demo_replicas
 
-test: controlplane databases judge controllers helm informer promtool checkers ## The tests that continuous integration runs: pure, database, real control planes, faults
+test: controlplane databases judge controllers helm informer promtool checkers clouddriver ## The tests that continuous integration runs: pure, database, real control planes, faults
 	@CARGO=$(CARGO) sh tests/run.sh
 
-test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
+test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
 	@CARGO=$(CARGO) LIMIT=14400 PROPTEST_CASES=600 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
 	$(MAKE) --no-print-directory floods openapi-check model node-test
 
@@ -124,8 +124,10 @@ promtool: ## Build promtool, which checks alerts and runs their unit tests (two 
 checkers: ## Build kubeconform, actionlint and krew's validator, which check renders, the release workflow and the plugin's manifest (a minute; kept in the same place)
 	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane checkers
 
-clouddriver: ## Build what stands in for Spinnaker's Clouddriver (a minute; kept in the same place), and see to Java and Maven (Debian: installs them)
+java: ## See to Java and Maven for the tests (Debian: installs them)
 	@sh tests/java.sh
+
+clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests (a minute; kept in the same place)
 	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)

@@ -3,7 +3,8 @@
 //! with `informer`, what uses a cluster by client-go: `make informer`;
 //! with `controllers`, kube-controller-manager: `make controllers`;
 //! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
-//! renders and workflows: `make checkers`; with `clouddriver`, what stands in for Clouddriver: `make clouddriver`; with `node`, what a node with real pods runs: `make node-programs`.
+//! renders and workflows: `make checkers`; with `clouddriver`, what stands in for Clouddriver: `make clouddriver`; with
+//! `node`, what a node with real pods runs: `make node-programs`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

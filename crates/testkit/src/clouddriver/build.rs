@@ -17,7 +17,7 @@ use crate::{
 
 /// Name of the folder with the jars, in the cache folder.
 const PROGRAM: &str = "program";
-const NEED: &str = "`make clouddriver` installs them (Debian packages default-jdk-headless and maven)";
+const NEED: &str = "`make java` installs them (Debian packages default-jdk-headless and maven)";
 
 /// Result for the whole process, including an error.
 static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
