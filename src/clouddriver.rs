@@ -2,6 +2,8 @@
 
 mod client;
 mod registrations;
+#[cfg(test)]
+mod tests;
 
 pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles};
 pub use registrations::{AccountRegistration, Registrations};

@@ -82,7 +82,7 @@ pub struct ControllerContext {
     pub policy: LifecyclePolicy,
     /// Which accounts may use credentials outside their own namespace.
     pub source_rules: Arc<SourceRules>,
-    /// What is known of accounts registered in Clouddriver; `None`: none are.
+    /// What is known of accounts in Clouddriver; `None`: it is not called.
     pub registrations: Option<Arc<Registrations>>,
     /// The leader's clock, in seconds.
     pub ticks: Arc<LeaderClock>,

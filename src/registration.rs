@@ -1,4 +1,5 @@
-//! Registers ACTIVE accounts in a stock Clouddriver, and removes those that go. Only the leader does; what is done next
+//! Registers ACTIVE accounts in a stock Clouddriver, and removes those that go; and sees which migrated accounts Clouddriver
+//! has of its own. Only the leader does; what is done next
 //! for a name is decided in [`kubesvc_clouddriver::registration`].
 //!
 //! The state of each name is its row in `kubesvc_pushed`, committed under the leader's term before the call that it stands
@@ -8,8 +9,6 @@
 mod book;
 mod calls;
 mod metrics;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -43,6 +42,8 @@ const TABLE_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Which accounts are registered, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
+    /// Whether accounts are registered; if not, Clouddriver's accounts are only listed.
+    pub registers: bool,
     /// Namespaces whose accounts are registered.
     pub namespaces: HashSet<String>,
     /// What all definitions have in common.
@@ -128,6 +129,10 @@ impl Term<'_> {
     /// Reads the table, once all accounts are known: before, every account would seem to be gone.
     async fn prepare(&self) {
         self.ports.accounts.synced().await;
+        if !self.policy.registers {
+            self.ports.registrations.table_is_read();
+            return;
+        }
         loop {
             match self.ports.store.pushed().await {
                 Ok(rows) => {
@@ -159,8 +164,8 @@ impl Term<'_> {
         let note = |keys: Vec<AccountKey>| async move {
             for key in keys {
                 let account = self.ports.accounts.get(&key);
-                let account = account.filter(|_| self.policy.namespaces.contains(&key.namespace));
-                let noted = self.book.lock().note(&key, account.as_deref());
+                let may_register = self.policy.registers && self.policy.namespaces.contains(&key.namespace);
+                let noted = self.book.lock().note(&key, account.as_deref(), may_register);
                 if let Some(uid) = noted.gone {
                     self.ports.registrations.forget(&uid);
                 }

@@ -23,10 +23,12 @@ struct Known {
 }
 
 /// What is known of one account.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountRegistration {
-    /// What the condition shall say.
+    /// What the condition `SpinnakerRegistered` shall say.
     pub condition: Fact<Option<RegistrationCondition>>,
+    /// What the condition `ClouddriverAlso` shall say.
+    pub also: Fact<Option<RegistrationCondition>>,
     /// Whether Clouddriver may have the account.
     pub is_present: bool,
 }
@@ -48,6 +50,7 @@ impl Registrations {
         };
         Registration {
             condition: account.map(|account| account.condition.clone()).unwrap_or_default(),
+            also: account.map(|account| account.also.clone()).unwrap_or_default(),
             presence,
             leaves_until: leaving_since + self.removal_wait,
         }

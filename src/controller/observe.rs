@@ -5,10 +5,11 @@ use jiff::Timestamp;
 use super::Controller;
 use super::account_rows::{is_name_held, rival_of};
 use super::transient_state::TransientState;
+use kubesvc_clouddriver::registration::also_condition;
 use kubesvc_core::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
 };
-use kubesvc_core::registration::Registration;
+use kubesvc_core::registration::{Registration, RegistrationPresence};
 use kubesvc_core::secret_reference::is_read_by_operator;
 use kubesvc_core::{DesiredState, GrantPhase, KubesvcAccount, State};
 
@@ -69,7 +70,14 @@ impl Controller {
     /// What is known of the account in Clouddriver. The time for which it is waited for there begins when the account is
     /// first seen to go.
     fn registration_of(&self, account: &KubesvcAccount) -> Option<Registration> {
-        let registrations = self.context.registrations.as_ref()?;
+        let Some(registrations) = &self.context.registrations else {
+            return Some(Registration {
+                condition: Fact::Known(None),
+                also: also_condition(account, None, false),
+                presence: RegistrationPresence::Absent,
+                leaves_until: 0,
+            });
+        };
         let leaves = account.is_being_deleted() || account.desired() == DesiredState::Inactive;
         let mut leaving_since = self.context.ticks.now();
         self.transient_states.update(account.uid(), |transient_state| {

@@ -30,7 +30,7 @@ pub(super) struct Leader {
     pub(super) leadership: Arc<Leadership>,
     pub(super) sweeps: CacheSweeps,
     pub(super) upkeep: OperationUpkeep,
-    /// Registers accounts in Clouddriver; `None`: none are registered.
+    /// Registers accounts in Clouddriver, and lists its accounts; `None`: it is not called.
     pub(super) registrar: Option<Registrar>,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,

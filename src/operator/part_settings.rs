@@ -221,6 +221,7 @@ pub(super) fn registration_policy(
     };
     let gateway = push.gateway.clone().unwrap_or_else(|| format!("https://kubesvc-operator.{own}.svc:6443"));
     registration::Policy {
+        registers: push.enabled,
         namespaces,
         definitions: RegistrationSettings {
             gateway: gateway.trim_end_matches('/').to_owned(),

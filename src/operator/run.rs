@@ -402,13 +402,14 @@ impl Assembly<'_> {
         }
     }
 
-    /// What is known of accounts registered in Clouddriver; `None`: none are.
+    /// What is known of accounts in Clouddriver; `None`: it is not called.
     fn registrations(&self) -> Option<Arc<Registrations>> {
-        let push = &self.settings.clouddriver.push;
-        push.enabled.then(|| Arc::new(Registrations::new(push.removal_wait.as_secs())))
+        let clouddriver = &self.settings.clouddriver;
+        let removal_wait = clouddriver.push.removal_wait.as_secs();
+        clouddriver.base_url.as_ref().map(|_| Arc::new(Registrations::new(removal_wait)))
     }
 
-    /// Registers accounts in Clouddriver, if they are to be.
+    /// Registers accounts in Clouddriver, if they are to be, and lists its accounts.
     fn registrar(
         &self,
         registrations: Option<&Arc<Registrations>>,

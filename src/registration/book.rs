@@ -78,8 +78,13 @@ impl Book {
         }
     }
 
-    /// Notes an account as it is now; `None`: it is gone, or its namespace's accounts are not registered.
-    pub(super) fn note(&mut self, key: &AccountKey, account: Option<&KubesvcAccount>) -> Noted {
+    /// Notes an account as it is now; `None`: it is gone. One that may not be registered competes for no name.
+    pub(super) fn note(
+        &mut self,
+        key: &AccountKey,
+        account: Option<&KubesvcAccount>,
+        may_register: bool,
+    ) -> Noted {
         let mut noted = Noted::default();
         if let Some(before) = self.accounts.remove(key) {
             if let Some((form, age)) = &before.claim {
@@ -91,7 +96,7 @@ impl Book {
         }
         if let Some(account) = account {
             let name = account.account_name().to_owned();
-            let claim = competes(account).then(|| (folded_name(&name), age(account)));
+            let claim = (may_register && competes(account)).then(|| (folded_name(&name), age(account)));
             if let Some((form, age)) = &claim {
                 let namesakes = self.folded.entry(form.clone()).or_default();
                 namesakes.insert(age.clone(), name.clone());

@@ -9,10 +9,12 @@ use super::Term;
 use crate::clouddriver::AccountRegistration;
 use kubesvc_clouddriver::registration::{
     Attempts, BODY_VERSION, Call, CallFailure, Eligibility, Mark, RegisteredRow, RowState, SentDefinition,
-    Shown, Situation, Step, Tick, Wanted, condition, differs_from_sent, eligibility, next_step,
+    Shown, Situation, Step, Tick, Wanted, also_condition, condition, differs_from_sent, eligibility,
+    next_step,
 };
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::registration::RegistrationCondition;
 use kubesvc_runtime::crash_points;
 use kubesvc_store::{PushedRow, StoreError};
 
@@ -36,6 +38,11 @@ impl Term<'_> {
             if !self.mandate.holds() {
                 // Cut off or suspended: a leader that goes on continues in a moment.
                 self.wake_at(name, self.ports.ticks.now() + 1);
+                return Ok(());
+            }
+            if !self.policy.registers {
+                self.publish_of(name, None);
+                self.book.lock().tidy(name, true);
                 return Ok(());
             }
             let account = self.named(name).await;
@@ -138,36 +145,51 @@ impl Term<'_> {
         found
     }
 
-    /// Publishes what is known of the accounts of a name.
+    /// Publishes that Clouddriver may have the account of a row.
     pub(super) fn publish(&self, name: &str) {
         let row = self.book.lock().row(name).cloned();
         if let Some(row) = row {
-            let registration = AccountRegistration { condition: Fact::Unknown, is_present: true };
-            self.publish_one(&row.account_uid, registration);
+            let also = self.ports.accounts.by_uid(&row.account_uid).map(|account| self.also(&account));
+            let also = also.unwrap_or_default();
+            self.publish_one(
+                &row.account_uid,
+                AccountRegistration { is_present: true, also, ..Default::default() },
+            );
         }
     }
 
+    /// Publishes what is known of all accounts of a name, and of the one whose row it has.
     fn publish_of(&self, name: &str, named: Option<&NamedAccount>) {
+        let row = self.book.lock().row(name).cloned();
+        let has_row = |uid: &str| row.as_ref().is_some_and(|row| row.account_uid == uid);
+        let accounts = self.ports.accounts.by_account_name(name);
+        for account in &accounts {
+            let uid = account.uid();
+            let named = named.filter(|named| named.account.uid() == uid);
+            let condition = named.map_or(Fact::Known(None), |named| self.condition(name, named));
+            // Another account's row of the name is on its way out; what is said stays until then.
+            let condition = if named.is_none() && has_row(uid) { Fact::Unknown } else { condition };
+            let registration =
+                AccountRegistration { condition, also: self.also(account), is_present: has_row(uid) };
+            self.publish_one(uid, registration);
+        }
+        if row.is_some_and(|row| accounts.iter().all(|account| account.uid() != row.account_uid)) {
+            self.publish(name);
+        }
+    }
+
+    fn condition(&self, name: &str, named: &NamedAccount) -> Fact<Option<RegistrationCondition>> {
         let book = self.book.lock();
-        let row = book.row(name).cloned();
-        let condition = named.map(|named| {
-            let attempts = book.attempts(name);
-            let situation = self.situation(name, Some(named), &book, &attempts, self.ports.ticks.now());
-            condition(&named.account, &named.eligibility, &situation, book.clouddriver)
-        });
-        drop(book);
-        if let (Some(named), Some(condition)) = (named, condition) {
-            let uid = named.account.uid();
-            let is_present = row.as_ref().is_some_and(|row| row.account_uid == uid);
-            self.publish_one(uid, AccountRegistration { condition, is_present });
-        }
-        if let Some(row) = row.filter(|row| named.is_none_or(|named| named.account.uid() != row.account_uid))
-        {
-            self.publish_one(
-                &row.account_uid,
-                AccountRegistration { condition: Fact::Unknown, is_present: true },
-            );
-        }
+        let attempts = book.attempts(name);
+        let situation = self.situation(name, Some(named), &book, &attempts, self.ports.ticks.now());
+        condition(&named.account, &named.eligibility, &situation, book.clouddriver)
+    }
+
+    fn also(&self, account: &KubesvcAccount) -> Fact<Option<RegistrationCondition>> {
+        let book = self.book.lock();
+        let row = book.row(account.account_name());
+        let is_own = row.is_some_and(|row| row.account_uid == account.uid());
+        also_condition(account, Some(&book.listing), is_own)
     }
 
     fn publish_one(&self, uid: &str, registration: AccountRegistration) {
@@ -229,8 +251,10 @@ impl Term<'_> {
 
     /// Clouddriver does not have this account: the controller need not wait for it.
     fn release(&self, uid: &str) {
-        self.publish_one(uid, AccountRegistration { condition: Fact::Known(None), is_present: false });
-        if self.ports.accounts.by_uid(uid).is_none() {
+        let account = self.ports.accounts.by_uid(uid);
+        let also = account.as_ref().map(|account| self.also(account)).unwrap_or_default();
+        self.publish_one(uid, AccountRegistration { condition: Fact::Known(None), also, is_present: false });
+        if account.is_none() {
             self.ports.registrations.forget(uid);
         }
     }

@@ -21,7 +21,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-pub use condition::{ClouddriverSituation, condition};
+pub use condition::{ClouddriverSituation, also_condition, condition};
 pub use definition::{BODY_VERSION, Mark, RegistrationSettings, SentDefinition, differs_from_sent};
 pub use eligibility::{Eligibility, eligibility, folded_name};
 pub use listing::Listing;

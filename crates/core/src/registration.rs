@@ -7,11 +7,14 @@ pub const SPINNAKER_REGISTERED: &str = "SpinnakerRegistered";
 /// Reason while the account is removed from Clouddriver before its zone has to drop it.
 pub const LEAVING_CLOUDDRIVER: &str = "LeavingClouddriver";
 
-/// Status, reason and message of the condition [`SPINNAKER_REGISTERED`].
+/// Type of the condition of a migrated account that says whether Clouddriver has an account of this name from elsewhere.
+pub const CLOUDDRIVER_ALSO: &str = "ClouddriverAlso";
+
+/// Status, reason and message of a condition about Clouddriver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrationCondition {
-    /// Whether Clouddriver has the account as kubesvc registered it.
-    pub holds: bool,
+    /// Whether it holds; `None`: that is not known, and is said.
+    pub holds: Option<bool>,
     /// The reason, in CamelCase.
     pub reason: &'static str,
     /// A sentence for people.
@@ -33,8 +36,10 @@ pub enum RegistrationPresence {
 /// What the leader knows of an account's registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registration {
-    /// What the condition shall say; `Known(None)`: there is none; `Unknown`: it stays as it is.
+    /// What the condition [`SPINNAKER_REGISTERED`] shall say; `Known(None)`: there is none; `Unknown`: it stays as it is.
     pub condition: Fact<Option<RegistrationCondition>>,
+    /// What the condition [`CLOUDDRIVER_ALSO`] shall say, likewise.
+    pub also: Fact<Option<RegistrationCondition>>,
     /// Whether Clouddriver may have the account.
     pub presence: RegistrationPresence,
     /// The tick until which a revoke waits for Clouddriver at most.

@@ -196,3 +196,68 @@ async fn names_that_differ_in_case_are_one_account_in_clouddriver() {
     one.until_reason("upper", "Pushed").await;
     until_loaded(&clouddriver, &["PROD"]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "make test-all"]
+async fn a_thousand_accounts_are_registered_within_two_polls_and_then_cost_nothing() {
+    const ACCOUNTS: usize = 1000;
+    let clouddriver =
+        clouddriver(Kind::MariaDb, Settings { poll: Duration::from_secs(30), ..Settings::default() }).await;
+    let prepare = registering(&clouddriver)
+        .setting("kubesvc.clouddriver.push.enabled", false)
+        .setting("kubesvc.clouddriver.push.pollSeconds", 30)
+        .setting("kubesvc.clouddriver.push.resyncSeconds", 60);
+    let one = Registering::start(prepare).await;
+    one.world.secret("all", one.cluster.kubeconfig().as_bytes(), true).await;
+    let objects: Vec<String> = (0..ACCOUNTS)
+        .map(|at| {
+            json!({
+                "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount", "metadata": {"name": format!("a-{at:04}")},
+                "spec": {"zoneId": "east", "kubeconfig": {"secretRef": {"name": "all"}}},
+            })
+            .to_string()
+        })
+        .collect();
+    one.world.apply(&objects.join("\n---\n")).await;
+    let active = async || {
+        let rows = one.world.try_rows().await?;
+        let active = rows.iter().filter(|row| row.status == "ACTIVE").count();
+        if active == ACCOUNTS { Ok(()) } else { Err(format!("{active} are ACTIVE")) }
+    };
+    eventually("all are ACTIVE", Duration::from_secs(300), active).await;
+    one.world.operator().terminate().await;
+    one.world.operator().launch_with(&[("KUBESVC_CLOUDDRIVER_PUSH_ENABLED", "true")]);
+    one.world.operator().ready().await;
+    let begun = std::time::Instant::now();
+    let mut database = must(one.world.open_database().await.map_err(|e| e.to_string()));
+    let mut until = async |what: &str, state: &'static str, wanted: i64| loop {
+        let count = must(database.number(state).await.map_err(|e| e.to_string()));
+        if count == wanted {
+            println!("{what} after {:.1} s", begun.elapsed().as_secs_f64());
+            return begun.elapsed();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(240), "{what}: {count}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let all = i64::try_from(ACCOUNTS).expect("few");
+    let took =
+        until("all are registered", "SELECT count(*) FROM kubesvc_pushed WHERE state = 'ADDED'", all).await;
+    assert!(took < Duration::from_secs(60), "two polls; it took {took:?}");
+    let said = async || {
+        let account = one.world.try_object("a-0999").await?.ok_or("it is gone")?;
+        let said = condition(&account, "SpinnakerRegistered").ok_or("it has no condition")?;
+        if said.status == "True" { Ok(()) } else { Err(said.reason) }
+    };
+    eventually("it is known to be loaded", Duration::from_secs(150), said).await;
+    let before = must(clouddriver.tables().checksum().await);
+    let looks = async || {
+        let metrics = one.world.try_get("/metrics").await?.text;
+        let looks = metrics.lines().find(|line| {
+            line.starts_with("kubesvc_clouddriver_calls_total{call=\"look\",outcome=\"success\"}")
+        });
+        let looks: usize = looks.and_then(|line| line.rsplit(' ').next()?.parse().ok()).ok_or("no looks")?;
+        if looks >= 2 * ACCOUNTS { Ok(()) } else { Err(format!("{looks} looks")) }
+    };
+    eventually("every row is compared twice", Duration::from_secs(300), looks).await;
+    assert_eq!(must(clouddriver.tables().checksum().await), before);
+}

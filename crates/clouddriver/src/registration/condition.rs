@@ -1,11 +1,11 @@
 //! What the condition `SpinnakerRegistered` of an account says.
 
-use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::registration::{LEAVING_CLOUDDRIVER, RegistrationCondition};
+use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
 
 use super::definition::unsent_fields;
-use super::{Eligibility, FailureKind, RegisteredRow, RowState, Situation};
+use super::{Eligibility, FailureKind, Listing, RegisteredRow, RowState, Situation};
 
 /// What is so of Clouddriver as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +24,9 @@ pub fn condition(
     clouddriver: ClouddriverSituation,
 ) -> Fact<Option<RegistrationCondition>> {
     let own = situation.row.filter(|row| row.account_uid == account.uid());
-    let is_not =
-        |reason, message: String| Fact::Known(Some(RegistrationCondition { holds: false, reason, message }));
+    let is_not = |reason, message: String| {
+        Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message }))
+    };
     if let Eligibility::NotPortable(why) = eligibility {
         return is_not("NameNotPortable", why.clone());
     }
@@ -63,7 +64,7 @@ fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> 
     let is_wanted = matches!(situation.wanted, super::Wanted::Registered { .. });
     match failure.filter(|_| is_wanted) {
         Some(failure) => Fact::Known(Some(RegistrationCondition {
-            holds: false,
+            holds: Some(false),
             reason: reason(failure.kind),
             message: failure.message.clone(),
         })),
@@ -79,7 +80,7 @@ fn stored(
 ) -> Fact<Option<RegistrationCondition>> {
     let (listing, attempts) = (situation.listing, situation.attempts);
     let is_not = |reason, message: &str| {
-        Fact::Known(Some(RegistrationCondition { holds: false, reason, message: message.to_owned() }))
+        Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message: message.to_owned() }))
     };
     if attempts.has_drifted() {
         return is_not(
@@ -98,7 +99,7 @@ fn stored(
         if !unsent.is_empty() {
             message.push_str(&format!("; without effect there: {}", unsent.join(", ")));
         }
-        return Fact::Known(Some(RegistrationCondition { holds: true, reason: "Pushed", message }));
+        return Fact::Known(Some(RegistrationCondition { holds: Some(true), reason: "Pushed", message }));
     }
     if clouddriver.stored > 0 && clouddriver.loaded == 0 {
         return is_not(
@@ -111,4 +112,40 @@ fn stored(
         "NotLoaded",
         "Clouddriver has stored the account and does not load it, or does not show it to kubesvc: see Clouddriver's log",
     )
+}
+
+/// What the condition `ClouddriverAlso` of an account says; `listing` is `None` where Clouddriver is not called, and
+/// `is_own` says that kubesvc registered the account. Only migrated accounts have it.
+pub fn also_condition(
+    account: &KubesvcAccount,
+    listing: Option<&Listing>,
+    is_own: bool,
+) -> Fact<Option<RegistrationCondition>> {
+    let said =
+        |holds, reason, message: String| Fact::Known(Some(RegistrationCondition { holds, reason, message }));
+    if account.label(ORIGIN_LABEL) != Some(ORIGIN_MIGRATED) {
+        return Fact::Known(None);
+    }
+    let name = account.account_name();
+    match listing {
+        None => said(
+            None,
+            "NoClouddriver",
+            "whether Clouddriver has the account too is not known: set kubesvc.clouddriver.baseUrl"
+                .to_owned(),
+        ),
+        Some(_) if is_own => {
+            said(Some(false), "Registered", "Clouddriver's account is kubesvc's own".to_owned())
+        }
+        Some(listing) if !listing.is_current() => Fact::Unknown,
+        Some(listing) if listing.has(name) => said(
+            Some(true),
+            "ListedByClouddriver",
+            format!(
+                "Clouddriver has an account {name:?} of its own, and deploys to the cluster itself: remove it there, or \
+                 give it a kubeconfig for the API of accounts (docs/beside-clouddriver.md)"
+            ),
+        ),
+        Some(_) => said(Some(false), "NotListed", "Clouddriver has no account of this name".to_owned()),
+    }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::spec::{ExposedCustomResource, Scope, SpinnakerRegistration};
-use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec, State};
+use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, ORIGIN_MIGRATED, State};
 
 use super::*;
 
@@ -138,6 +138,31 @@ fn names_that_clouddriver_cannot_delete_or_tell_apart_are_not_portable() {
     );
     assert_eq!(folded_name("Prod"), folded_name("pröd"));
     assert_ne!(folded_name("prod"), folded_name("prod-1"));
+}
+
+#[test]
+fn only_migrated_accounts_say_whether_clouddriver_has_them_too() {
+    let mut migrated = account("prod");
+    fn of(
+        account: &KubesvcAccount,
+        listing: Option<&Listing>,
+        is_own: bool,
+    ) -> Option<(Option<bool>, &'static str)> {
+        match also_condition(account, listing, is_own) {
+            Fact::Known(said) => said.map(|said| (said.holds, said.reason)),
+            Fact::Unknown => Some((None, "not known")),
+        }
+    }
+    let mut listing = Listing::default();
+    assert_eq!(of(&migrated, Some(&listing), false), None);
+    migrated.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_MIGRATED.to_owned())].into());
+    assert_eq!(of(&migrated, None, false), Some((None, "NoClouddriver")));
+    assert_eq!(of(&migrated, Some(&listing), false), Some((None, "not known")));
+    listing.read(1, HashSet::from(["prod".to_owned()]));
+    assert_eq!(of(&migrated, Some(&listing), false), Some((Some(true), "ListedByClouddriver")));
+    assert_eq!(of(&migrated, Some(&listing), true), Some((Some(false), "Registered")));
+    listing.read(2, HashSet::new());
+    assert_eq!(of(&migrated, Some(&listing), false), Some((Some(false), "NotListed")));
 }
 
 /// What Clouddriver has of a name.
@@ -330,7 +355,7 @@ impl World {
         };
         let whole = ClouddriverSituation { stored: 1, loaded: 1 };
         match condition(&account, &eligibility(&account, None), &situation, whole) {
-            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds, one.reason))),
+            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds == Some(true), one.reason))),
             Fact::Unknown => Fact::Unknown,
         }
     }
@@ -473,7 +498,7 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
     let whole = ClouddriverSituation { stored: 1, loaded: 0 };
     let said = condition(&account, &Eligibility::Registered, &situation(&listing, "prod"), whole);
     let Fact::Known(Some(said)) = said else { unreachable!("it is known") };
-    assert!(said.holds && said.message.ends_with("customResourceDefinitions"), "{said:?}");
+    assert!(said.holds == Some(true) && said.message.ends_with("customResourceDefinitions"), "{said:?}");
     let said = condition(&account, &Eligibility::Registered, &situation(&listing, "other"), whole);
     assert!(matches!(said, Fact::Known(Some(said)) if said.reason == "PollerOff"));
 }

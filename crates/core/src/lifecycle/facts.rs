@@ -13,7 +13,7 @@ use crate::conditions::{self, LISTED_BY_AGENT};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass};
 use crate::ids::{AgentId, ZoneId};
-use crate::registration::{LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
+use crate::registration::{CLOUDDRIVER_ALSO, LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
 use crate::{DesiredState, FORCE_DELETE_ANNOTATION, GrantPhase, KubesvcAccountStatus, ListingAgent, State};
 
 /// Maximum time, in ticks, for which a registration backlog keeps absent agents from being treated as gone.
@@ -404,26 +404,31 @@ impl<'a> Facts<'a> {
             .is_some_and(|said| said.reason == LEAVING_CLOUDDRIVER)
     }
 
-    /// Whether Clouddriver has the account, as the status shall say it: holds, reason and message. What is not known stays
-    /// as it is said.
-    pub(super) fn registration_condition(&self) -> Option<(bool, String, String)> {
+    /// A condition about Clouddriver as the status shall say it: status, reason and message. What is not known stays as it
+    /// is said.
+    pub(super) fn clouddriver_condition(&self, type_: &str) -> Option<(&'static str, String, String)> {
         let registration = self.observation.registration.as_ref()?;
-        match &registration.condition {
-            Fact::Known(condition) => {
-                condition.as_ref().map(|one| (one.holds, one.reason.to_owned(), one.message.clone()))
-            }
-            Fact::Unknown => self.registration_said(),
+        let fact = if type_ == CLOUDDRIVER_ALSO { &registration.also } else { &registration.condition };
+        match fact {
+            Fact::Known(condition) => condition.as_ref().map(|one| {
+                let status = one.holds.map_or("Unknown", |holds| if holds { "True" } else { "False" });
+                (status, one.reason.to_owned(), one.message.clone())
+            }),
+            Fact::Unknown => self.clouddriver_condition_said(type_),
         }
     }
 
-    fn registration_said(&self) -> Option<(bool, String, String)> {
-        let said = conditions::find(&self.status.conditions, SPINNAKER_REGISTERED)?;
-        Some((said.status == "True", said.reason.clone(), said.message.clone()))
+    fn clouddriver_condition_said(&self, type_: &str) -> Option<(&'static str, String, String)> {
+        let said = conditions::find(&self.status.conditions, type_)?;
+        let status = ["True", "False"].into_iter().find(|one| *one == said.status).unwrap_or("Unknown");
+        Some((status, said.reason.clone(), said.message.clone()))
     }
 
-    /// Whether the status says something else of it than is so.
-    pub(super) fn registration_is_new(&self) -> bool {
-        self.registration_said() != self.registration_condition()
+    /// Whether the status says something else of Clouddriver than is so.
+    pub(super) fn clouddriver_is_new(&self) -> bool {
+        [SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO]
+            .iter()
+            .any(|type_| self.clouddriver_condition_said(type_) != self.clouddriver_condition(type_))
     }
 
     /// The agent in whose file an account stands, to go on in a sentence.

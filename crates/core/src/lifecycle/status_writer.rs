@@ -13,7 +13,7 @@ use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGEN
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
 use crate::ids::{AgentId, ZoneId};
-use crate::registration::{LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
+use crate::registration::{CLOUDDRIVER_ALSO, LEAVING_CLOUDDRIVER, SPINNAKER_REGISTERED};
 use crate::status::{CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
 use crate::{CachingEpoch, GrantPhase, State};
 
@@ -67,16 +67,22 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     };
     status.operator = facts.observation.policy.installation.clone().or(status.operator);
     status.listed_by = facts.listing_agent();
-    let appended = [LISTED_BY_AGENT, CREDENTIAL_EXPIRING, SPINNAKER_REGISTERED];
+    let appended = [LISTED_BY_AGENT, CREDENTIAL_EXPIRING, SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO];
     status.conditions.retain(|one| !appended.contains(&one.type_.as_str()));
     status.conditions.extend(listing_condition(facts, status.observed_generation));
     let expiry = expiry.filter(|_| status.state() != State::Inactive);
     status.conditions.extend(expiry_condition(facts, expiry, status.observed_generation));
     let registration = match is_leaving {
-        true => Some((false, LEAVING_CLOUDDRIVER.to_owned(), LEAVING_MESSAGE.to_owned())),
-        false => facts.registration_condition(),
+        true => Some(("False", LEAVING_CLOUDDRIVER.to_owned(), LEAVING_MESSAGE.to_owned())),
+        false => facts.clouddriver_condition(SPINNAKER_REGISTERED),
     };
-    status.conditions.extend(registration_condition(facts, registration, status.observed_generation));
+    let also = facts.clouddriver_condition(CLOUDDRIVER_ALSO);
+    for (type_, said) in [(SPINNAKER_REGISTERED, registration), (CLOUDDRIVER_ALSO, also)] {
+        let Some((holds, reason, message)) = said else { continue };
+        let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
+        let generation = status.observed_generation;
+        status.conditions.push(conditions::one(before, type_, holds, &reason, &message, generation, &wall));
+    }
     StatusWrite { status, event }
 }
 
@@ -450,21 +456,12 @@ fn listing_condition(facts: &Facts<'_>, generation: i64) -> Option<Condition> {
     Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
 }
 
-/// Tells that Clouddriver has the account, or why it has not.
+/// Tells that Clouddriver has the account, or why it has not, where that is new.
 fn registration_event(facts: &Facts<'_>) -> Option<EventDraft> {
-    let (holds, reason, message) = facts.registration_condition()?;
-    Some(EventDraft { warning: !holds, reason, message })
-}
-
-fn registration_condition(
-    facts: &Facts<'_>,
-    registration: Option<(bool, String, String)>,
-    generation: i64,
-) -> Option<Condition> {
-    let (holds, reason, message) = registration?;
-    let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
-    let holds = if holds { "True" } else { "False" };
-    Some(conditions::one(before, SPINNAKER_REGISTERED, holds, &reason, &message, generation, &wall))
+    let (holds, reason, message) = facts.clouddriver_condition(SPINNAKER_REGISTERED)?;
+    let said = conditions::find(&facts.status.conditions, SPINNAKER_REGISTERED);
+    let is_new = said.is_none_or(|said| said.status != holds || said.reason != reason);
+    is_new.then(|| EventDraft { warning: holds != "True", reason, message })
 }
 
 fn expiry_condition(

@@ -34,5 +34,5 @@ fn leaves_until(facts: &Facts<'_>) -> Option<Tick> {
 pub(super) fn show_registration(facts: &Facts<'_>, _: Option<Tick>) -> Option<Verdict> {
     let is_settled = matches!(facts.state(), State::Active | State::Orphaned | State::Inactive);
     let is_shown = is_settled && leaves_until(facts).is_none() && !facts.status.conditions.is_empty();
-    (is_shown && facts.registration_is_new()).then(|| StatusChange::registered().into())
+    (is_shown && facts.clouddriver_is_new()).then(|| StatusChange::registered().into())
 }

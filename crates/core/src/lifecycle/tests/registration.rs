@@ -8,7 +8,11 @@ use crate::registration::{
 use crate::{FORCE_DELETE_ANNOTATION, RETRY_ANNOTATION};
 
 fn condition_of(holds: bool, reason: &'static str) -> Fact<Option<RegistrationCondition>> {
-    Fact::Known(Some(RegistrationCondition { holds, reason, message: format!("it is {reason}") }))
+    Fact::Known(Some(RegistrationCondition {
+        holds: Some(holds),
+        reason,
+        message: format!("it is {reason}"),
+    }))
 }
 
 /// An ACTIVE account that Clouddriver has, and is to be left by tick 2000 at the latest.
@@ -18,6 +22,7 @@ fn registered_world() -> World {
         condition: condition_of(true, "Pushed"),
         presence: RegistrationPresence::Present,
         leaves_until: 2000,
+        ..Registration::default()
     });
     assert_eq!(world.writes(), ["ACTIVE"], "one write says so");
     world
@@ -26,6 +31,7 @@ fn registered_world() -> World {
 fn removed(world: &mut World) {
     world.registration = Some(Registration {
         condition: Fact::Known(None),
+        also: Fact::Known(None),
         presence: RegistrationPresence::Absent,
         leaves_until: 2000,
     });
