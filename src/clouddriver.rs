@@ -5,5 +5,5 @@ mod registrations;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles};
+pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles, StoredAccount};
 pub use registrations::{AccountRegistration, Registrations};

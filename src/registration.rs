@@ -111,8 +111,6 @@ impl Registrar {
             names: Arc::default(),
             due: Mutex::default(),
         };
-        // Another leader's knowledge says nothing.
-        self.ports.registrations.clear();
         if stop.run_until_cancelled(term.prepare()).await.is_none() {
             return;
         }
@@ -131,6 +129,15 @@ impl Term<'_> {
         self.ports.accounts.synced().await;
         if !self.policy.registers {
             self.ports.registrations.table_is_read();
+            if let Ok(rows) = self.ports.store.pushed().await
+                && !rows.is_empty()
+            {
+                warn!(
+                    rows = rows.len(),
+                    "Clouddriver may have accounts that kubesvc registered, and kubesvc.clouddriver.push.enabled is false: \
+                     they stay there"
+                );
+            }
             return;
         }
         loop {
@@ -206,7 +213,7 @@ impl Term<'_> {
                 self.ports.metrics.rows(&book);
                 outcome
             };
-            let names = self.book.lock().names();
+            let names = self.book.lock().names_to_settle();
             self.names.wake_all(names);
             outcome
         };

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use kubesvc_clouddriver::registration::{Call, CallFailure, FailureKind};
+use kubesvc_clouddriver::registration::{Call, CallFailure, FailureKind, folded_name};
 use kubesvc_runtime::telemetry::errors::chain;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -56,14 +56,23 @@ pub enum ClientError {
     Client(#[source] reqwest::Error),
 }
 
+/// A row of Clouddriver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoredAccount {
+    /// The definition of the account of exactly this name.
+    Definition(Map<String, Value>),
+    /// The account of a name that differs only in case or accents, which may be the same row. Its definition is not read.
+    Namesake,
+}
+
 /// Clouddriver's account management, as far as registering accounts needs it.
 #[async_trait]
 pub trait ClouddriverAccounts: Send + Sync {
     /// Names of all accounts that Clouddriver has loaded.
     async fn loaded(&self) -> Result<HashSet<String>, CallFailure>;
 
-    /// The stored definition of this name; `None`: there is none, or it is not shown.
-    async fn stored(&self, name: &str) -> Result<Option<Map<String, Value>>, CallFailure>;
+    /// The stored row of this name; `None`: there is none, or it is not shown.
+    async fn stored(&self, name: &str) -> Result<Option<StoredAccount>, CallFailure>;
 
     /// Makes a call that changes a definition.
     async fn change(
@@ -162,7 +171,7 @@ impl ClouddriverAccounts for ClouddriverClient {
         Ok(accounts.into_iter().map(|account| account.name).collect())
     }
 
-    async fn stored(&self, name: &str) -> Result<Option<Map<String, Value>>, CallFailure> {
+    async fn stored(&self, name: &str) -> Result<Option<StoredAccount>, CallFailure> {
         #[derive(Deserialize)]
         struct Named {
             name: Option<String>,
@@ -176,10 +185,14 @@ impl ClouddriverAccounts for ClouddriverClient {
         let rows: Vec<&RawValue> = serde_json::from_slice(&text).map_err(unfit)?;
         let Some(row) = rows.first() else { return Ok(None) };
         let named: Named = serde_json::from_str(row.get()).map_err(unfit)?;
-        if named.name.as_deref() != Some(name) {
-            return Ok(None);
+        match named.name {
+            Some(other) if other == name => {
+                let definition = serde_json::from_str(row.get()).map_err(unfit)?;
+                Ok(Some(StoredAccount::Definition(definition)))
+            }
+            Some(other) if folded_name(&other) == folded_name(name) => Ok(Some(StoredAccount::Namesake)),
+            _ => Ok(None),
         }
-        serde_json::from_str(row.get()).map(Some).map_err(unfit)
     }
 
     async fn change(

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, json};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{ClouddriverAccounts as _, ClouddriverClient, ClouddriverTlsFiles};
+use super::{ClouddriverAccounts as _, ClouddriverClient, ClouddriverTlsFiles, StoredAccount};
 
 /// A server with this answer to everything, and what it was asked.
 struct Scripted {
@@ -73,7 +73,8 @@ async fn another_ones_definition_is_no_row_of_this_name() {
     let server = Scripted::answering(200, "application/json", rows).await;
     assert_eq!(server.client.stored("a").await, Ok(None));
     let row = server.client.stored("b").await.expect("it answers").expect("a row");
-    assert_eq!(row["name"], json!("b"));
+    assert!(matches!(row, StoredAccount::Definition(row) if row["name"] == json!("b")));
+    assert_eq!(server.client.stored("B").await, Ok(Some(StoredAccount::Namesake)), "one row on MySQL");
 }
 
 #[tokio::test]

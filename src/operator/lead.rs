@@ -83,6 +83,10 @@ impl Leader {
             Some(Some(())) => {
                 let context =
                     controller::ControllerContext { mandate: mandate.clone(), ..self.context.clone() };
+                if let Some(registrations) = &context.registrations {
+                    // What an earlier leadership knew says nothing.
+                    registrations.clear();
+                }
                 let controlling = controller::run(context, stop.clone(), over.clone());
                 let sweeping = over.run_until_cancelled(self.sweeps.run(stop));
                 let upkeep = over.run_until_cancelled(self.upkeep.run(stop));

@@ -1,5 +1,6 @@
 //! Derives the settings of each part from the operator's settings.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tracing::warn;
@@ -215,10 +216,16 @@ pub(super) fn registration_policy(
 ) -> registration::Policy {
     let push = &settings.clouddriver.push;
     let own = &location.namespace;
-    let namespaces = match push.namespaces.is_empty() {
+    let namespaces: HashSet<String> = match push.namespaces.is_empty() {
         true => [own.clone()].into(),
         false => push.namespaces.iter().cloned().collect(),
     };
+    for namespace in push.namespaces.iter().filter(|one| push.enabled && !location.watches(one)) {
+        warn!(
+            "accounts of kubesvc.clouddriver.push.namespaces are not registered: {}",
+            not_watched(namespace)
+        );
+    }
     let gateway = push.gateway.clone().unwrap_or_else(|| format!("https://kubesvc-operator.{own}.svc:6443"));
     registration::Policy {
         registers: push.enabled,

@@ -19,8 +19,10 @@ pub(super) struct Book {
     accounts: HashMap<AccountKey, NotedAccount>,
     /// Accounts by the form of their name without case and accents, oldest first.
     folded: HashMap<String, BTreeMap<NameAge, String>>,
-    /// Namespaces that agents found, and when they were read.
+    /// Namespaces that agents found, by uid of the account, and when they were read.
     found: HashMap<String, (Tick, Option<Vec<String>>)>,
+    /// Names of accounts that were registered and loaded when the last list was read.
+    settled: HashSet<String>,
     /// Clouddriver's lists.
     pub(super) listing: Listing,
     /// What is so of Clouddriver as a whole.
@@ -72,7 +74,7 @@ impl Book {
                 state,
                 body_version: row.body_version,
                 body_hash: row.body_hash,
-                is_stored: row.pushed_at.is_some(),
+                pushed_at: row.pushed_at,
             };
             self.rows.insert(row.name, registered);
         }
@@ -92,6 +94,9 @@ impl Book {
             }
             noted.names.insert(before.name);
             let is_gone = account.is_none_or(|account| account.uid() != before.uid);
+            if is_gone {
+                self.found.remove(&before.uid);
+            }
             noted.gone = is_gone.then_some(before.uid);
         }
         if let Some(account) = account {
@@ -123,6 +128,22 @@ impl Book {
         let namesakes = self.folded.get(&folded_name(name))?;
         let older = namesakes.range(..age(account)).map(|(_, name)| name.as_str());
         older.into_iter().find(|older| *older != name)
+    }
+
+    /// Names for which a list that was just read may mean something: all but those that the two lists before had, and that
+    /// were registered before both.
+    pub(super) fn names_to_settle(&mut self) -> HashSet<String> {
+        let is_settled = |name: &String| {
+            let row = self.rows.get(name).is_some_and(|row| row.state == RowState::Added);
+            let stored_since = self.attempts.get(name).and_then(Attempts::stored_since);
+            row && self.listing.has(name)
+                && stored_since.is_some_and(|since| self.listing.is_read_twice_since(since))
+        };
+        let mut names = self.names();
+        let settled: HashSet<String> = names.iter().filter(|name| is_settled(name)).cloned().collect();
+        names.retain(|name| !(settled.contains(name) && self.settled.contains(name)));
+        self.settled = settled;
+        names
     }
 
     /// All names that have an account or a row.
@@ -158,18 +179,17 @@ impl Book {
     pub(super) fn tidy(&mut self, name: &str, has_account: bool) {
         if !has_account && !self.rows.contains_key(name) {
             self.attempts.remove(name);
-            self.found.remove(name);
         }
     }
 
     /// The namespaces that the agent of an account found, if they were read since a tick.
-    pub(super) fn found_namespaces(&self, name: &str, since: Tick) -> Option<Option<Vec<String>>> {
-        let (at, found) = self.found.get(name)?;
+    pub(super) fn found_namespaces(&self, uid: &str, since: Tick) -> Option<Option<Vec<String>>> {
+        let (at, found) = self.found.get(uid)?;
         (*at >= since).then(|| found.clone())
     }
 
-    pub(super) fn put_found_namespaces(&mut self, name: &str, now: Tick, found: Option<Vec<String>>) {
-        self.found.insert(name.to_owned(), (now, found));
+    pub(super) fn put_found_namespaces(&mut self, uid: &str, now: Tick, found: Option<Vec<String>>) {
+        self.found.insert(uid.to_owned(), (now, found));
     }
 
     /// Counts the registered accounts that Clouddriver has had time to load, and those that it has.
@@ -183,7 +203,7 @@ impl Book {
                 .is_some_and(|since| self.listing.is_read_twice_since(since));
             if is_old {
                 whole.stored += 1;
-                whole.loaded += usize::from(self.listing.has(name));
+                whole.loaded += usize::from(self.listing.had_lately(name));
             }
         }
         self.clouddriver = whole;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tracing::{debug, info};
 
 use super::Term;
-use crate::clouddriver::AccountRegistration;
+use crate::clouddriver::{AccountRegistration, StoredAccount};
 use kubesvc_clouddriver::registration::{
     Attempts, BODY_VERSION, Call, CallFailure, Eligibility, Mark, RegisteredRow, RowState, SentDefinition,
     Shown, Situation, Step, Tick, Wanted, also_condition, condition, differs_from_sent, eligibility,
@@ -45,7 +45,7 @@ impl Term<'_> {
                 self.book.lock().tidy(name, true);
                 return Ok(());
             }
-            let account = self.named(name).await;
+            let account = self.named(name).await?;
             let now = self.ports.ticks.now();
             let step = {
                 let book = self.book.lock();
@@ -96,7 +96,7 @@ impl Term<'_> {
     }
 
     /// The account that has the name among those that may be registered.
-    async fn named(&self, name: &str) -> Option<NamedAccount> {
+    async fn named(&self, name: &str) -> Result<Option<NamedAccount>, StoreError> {
         let precedence = self.ports.accounts.precedence();
         let account = self
             .ports
@@ -106,9 +106,10 @@ impl Term<'_> {
             .filter(|account| {
                 account.metadata.namespace.as_ref().is_some_and(|one| self.policy.namespaces.contains(one))
             })
-            .min_by(|one, other| precedence.order(one, other))?;
+            .min_by(|one, other| precedence.order(one, other));
+        let Some(account) = account else { return Ok(None) };
         let found = match self.policy.fills_namespaces {
-            true => self.found_namespaces(name).await,
+            true => self.found_namespaces(&account).await?,
             false => None,
         };
         let book = self.book.lock();
@@ -124,25 +125,22 @@ impl Term<'_> {
         let wanted = match &eligibility {
             Eligibility::Registered => Wanted::Registered { uid, version, hash: definition.hash.clone() },
             Eligibility::Kept => Wanted::Kept { uid },
-            Eligibility::Excluded | Eligibility::NotPortable(_) => Wanted::Absent,
+            Eligibility::Excluded | Eligibility::Unfit { .. } => Wanted::Absent,
         };
         drop(book);
-        Some(NamedAccount { account, eligibility, definition, wanted })
+        Ok(Some(NamedAccount { account, eligibility, definition, wanted }))
     }
 
-    /// The namespaces that the account's agent found, read again at most every 10 minutes. Unreadable: those from before.
-    async fn found_namespaces(&self, name: &str) -> Option<Vec<String>> {
+    /// The namespaces that the account's agent found, read again at most every 10 minutes.
+    async fn found_namespaces(&self, account: &KubesvcAccount) -> Result<Option<Vec<String>>, StoreError> {
         let now = self.ports.ticks.now();
-        let since = now.saturating_sub(FOUND_INTERVAL);
-        if let Some(found) = self.book.lock().found_namespaces(name, since) {
-            return found;
+        let (uid, since) = (account.uid(), now.saturating_sub(FOUND_INTERVAL));
+        if let Some(found) = self.book.lock().found_namespaces(uid, since) {
+            return Ok(found);
         }
-        let found = match self.ports.store.namespaces(name).await {
-            Ok(found) => found,
-            Err(_) => self.book.lock().found_namespaces(name, 0).flatten(),
-        };
-        self.book.lock().put_found_namespaces(name, now, found.clone());
-        found
+        let found = self.ports.store.namespaces(account.account_name()).await?;
+        self.book.lock().put_found_namespaces(uid, now, found.clone());
+        Ok(found)
     }
 
     /// Publishes that Clouddriver may have the account of a row.
@@ -160,7 +158,10 @@ impl Term<'_> {
 
     /// Publishes what is known of all accounts of a name, and of the one whose row it has.
     fn publish_of(&self, name: &str, named: Option<&NamedAccount>) {
-        let row = self.book.lock().row(name).cloned();
+        let (row, has_left) = {
+            let book = self.book.lock();
+            (book.row(name).cloned(), book.attempts(name).has_left(name, &book.listing))
+        };
         let has_row = |uid: &str| row.as_ref().is_some_and(|row| row.account_uid == uid);
         let accounts = self.ports.accounts.by_account_name(name);
         for account in &accounts {
@@ -169,8 +170,8 @@ impl Term<'_> {
             let condition = named.map_or(Fact::Known(None), |named| self.condition(name, named));
             // Another account's row of the name is on its way out; what is said stays until then.
             let condition = if named.is_none() && has_row(uid) { Fact::Unknown } else { condition };
-            let registration =
-                AccountRegistration { condition, also: self.also(account), is_present: has_row(uid) };
+            let is_present = has_row(uid) && !has_left;
+            let registration = AccountRegistration { condition, also: self.also(account), is_present };
             self.publish_one(uid, registration);
         }
         if row.is_some_and(|row| accounts.iter().all(|account| account.uid() != row.account_uid)) {
@@ -187,8 +188,11 @@ impl Term<'_> {
 
     fn also(&self, account: &KubesvcAccount) -> Fact<Option<RegistrationCondition>> {
         let book = self.book.lock();
-        let row = book.row(account.account_name());
-        let is_own = row.is_some_and(|row| row.account_uid == account.uid());
+        let row = book.row(account.account_name()).filter(|row| row.account_uid == account.uid());
+        if row.is_some_and(|row| row.state != RowState::Added) {
+            return Fact::Unknown;
+        }
+        let is_own = row.is_some();
         also_condition(account, Some(&book.listing), is_own)
     }
 
@@ -224,7 +228,7 @@ impl Term<'_> {
             state: row.state.name().to_owned(),
             body_version: row.body_version,
             body_hash: row.body_hash.clone(),
-            pushed_at: row.is_stored.then(|| Timestamp::now().as_millisecond()),
+            pushed_at: row.pushed_at,
         };
         let store = &self.ports.store;
         let writing =
@@ -267,7 +271,8 @@ impl Term<'_> {
             Ok(definition) => {
                 let shown = match definition {
                     None => Shown::Nothing,
-                    Some(definition) => match Mark::of(&definition) {
+                    Some(StoredAccount::Namesake) => Shown::Foreign,
+                    Some(StoredAccount::Definition(definition)) => match Mark::of(&definition) {
                         Some(mark) if mark.installation == self.policy.definitions.installation => {
                             Shown::Own {
                                 account_uid: mark.account_uid,
@@ -306,7 +311,15 @@ impl Term<'_> {
         let row = self.book.lock().row(name).cloned();
         if let Some(row) = row.filter(|_| call != Call::Delete) {
             info!(account = name, call = kind, "registered in Clouddriver");
-            self.write_row(name, RegisteredRow { state: RowState::Added, is_stored: true, ..row }).await?;
+            self.write_row(
+                name,
+                RegisteredRow {
+                    state: RowState::Added,
+                    pushed_at: Some(Timestamp::now().as_millisecond()),
+                    ..row
+                },
+            )
+            .await?;
         }
         Ok(())
     }

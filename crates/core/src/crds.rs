@@ -131,6 +131,9 @@ mod tests {
         let shown: Vec<_> =
             columns.iter().map(|one| (one.name.as_str(), one.priority.unwrap_or(0))).collect();
         let expected = ["State", "Zone", "Agents", "Kube-Version", "Retries", "Age"].map(|name| (name, 0));
-        assert_eq!(shown, [expected.as_slice(), &[("Cluster", 1), ("Spinnaker", 1), ("Message", 1)]].concat());
+        assert_eq!(
+            shown,
+            [expected.as_slice(), &[("Cluster", 1), ("Spinnaker", 1), ("Message", 1)]].concat()
+        );
     }
 }

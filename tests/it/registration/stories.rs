@@ -151,7 +151,7 @@ async fn foreign_names_are_left(kind: Kind, database: Database) {
     );
     let before = must(clouddriver.tables().checksum().await);
     let one = Registering::on(&clouddriver, database).await;
-    for name in ["theirs", "broken"] {
+    for name in ["theirs", "broken", "of-file"] {
         one.account(name).await;
         let said = one.until_reason(name, "Conflict").await;
         assert!(said.message.contains("did not register"), "{}", said.message);

@@ -27,10 +27,11 @@ pub fn condition(
     let is_not = |reason, message: String| {
         Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message }))
     };
-    if let Eligibility::NotPortable(why) = eligibility {
-        return is_not("NameNotPortable", why.clone());
+    if let Eligibility::Unfit { reason, why } = eligibility {
+        return is_not(reason, why.clone());
     }
     match own {
+        Some(_) if situation.attempts.has_left(situation.name, situation.listing) => Fact::Known(None),
         Some(row) if row.state == RowState::Removing => match situation.attempts.failure() {
             Some(failure) => is_not(reason(failure.kind), format!("still registered: {}", failure.message)),
             None => is_not(LEAVING_CLOUDDRIVER, "it is removed from Clouddriver".to_owned()),
@@ -45,7 +46,7 @@ pub fn condition(
             ),
         ),
         None | Some(RegisteredRow { state: RowState::Adding, .. }) => not_stored(situation),
-        Some(_) => stored(account, situation, clouddriver),
+        Some(row) => stored(account, row, situation, clouddriver),
     }
 }
 
@@ -61,8 +62,9 @@ fn reason(kind: FailureKind) -> &'static str {
 /// An account that is to be stored.
 fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> {
     let failure = situation.attempts.failure().or(situation.listing.failure());
-    let is_wanted = matches!(situation.wanted, super::Wanted::Registered { .. });
-    match failure.filter(|_| is_wanted) {
+    let is_known =
+        matches!(situation.wanted, super::Wanted::Registered { .. }) && !situation.attempts.is_unresolved();
+    match failure.filter(|_| is_known) {
         Some(failure) => Fact::Known(Some(RegistrationCondition {
             holds: Some(false),
             reason: reason(failure.kind),
@@ -75,6 +77,7 @@ fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> 
 /// An account that is stored. That is no proof that it is loaded: a definition with a mistake is stored too.
 fn stored(
     account: &KubesvcAccount,
+    row: &RegisteredRow,
     situation: &Situation<'_>,
     clouddriver: ClouddriverSituation,
 ) -> Fact<Option<RegistrationCondition>> {
@@ -82,7 +85,18 @@ fn stored(
     let is_not = |reason, message: &str| {
         Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message: message.to_owned() }))
     };
-    if attempts.has_drifted() {
+    let is_current = match situation.wanted {
+        super::Wanted::Registered { hash, .. } => row.body_hash.as_ref() == Some(hash),
+        super::Wanted::Kept { .. } | super::Wanted::Absent => true,
+    };
+    if attempts.is_hidden() && !is_current {
+        return is_not(
+            "Forbidden",
+            "Clouddriver shows kubesvc no row of the account, so that its change is not sent: \
+             kubesvc.clouddriver.push.user must be an admin in Fiat; or somebody deleted the row",
+        );
+    }
+    if attempts.has_drifted() && is_current {
         return is_not(
             "Drift",
             "its row in Clouddriver was changed there, and is left: change it back, or set \
@@ -100,6 +114,9 @@ fn stored(
             message.push_str(&format!("; without effect there: {}", unsent.join(", ")));
         }
         return Fact::Known(Some(RegistrationCondition { holds: Some(true), reason: "Pushed", message }));
+    }
+    if !listing.lacks(situation.name) {
+        return Fact::Unknown;
     }
     if clouddriver.stored > 0 && clouddriver.loaded == 0 {
         return is_not(
@@ -134,11 +151,7 @@ pub fn also_condition(
             "whether Clouddriver has the account too is not known: set kubesvc.clouddriver.baseUrl"
                 .to_owned(),
         ),
-        Some(_) if is_own => {
-            said(Some(false), "Registered", "Clouddriver's account is kubesvc's own".to_owned())
-        }
-        Some(listing) if !listing.is_current() => Fact::Unknown,
-        Some(listing) if listing.has(name) => said(
+        Some(listing) if !is_own && listing.has(name) => said(
             Some(true),
             "ListedByClouddriver",
             format!(
@@ -146,6 +159,11 @@ pub fn also_condition(
                  give it a kubeconfig for the API of accounts (docs/beside-clouddriver.md)"
             ),
         ),
-        Some(_) => said(Some(false), "NotListed", "Clouddriver has no account of this name".to_owned()),
+        Some(listing) if is_own || listing.lacks(name) => said(
+            Some(false),
+            "OnlyKubesvc",
+            "Clouddriver has no account of this name but the one that kubesvc registered, if any".to_owned(),
+        ),
+        Some(_) => Fact::Unknown,
     }
 }

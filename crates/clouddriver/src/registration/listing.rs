@@ -20,14 +20,21 @@ struct NameList {
 }
 
 impl Listing {
-    /// A complete list was read.
+    /// A complete list was read. An empty one after one with names says nothing: a Clouddriver that has just started answers
+    /// so until it has loaded its accounts.
     pub fn read(&mut self, now: Tick, names: HashSet<String>) {
-        self.previous = self.last.replace(NameList { names, at: now });
         self.failure = None;
+        let had_names = self.last.as_ref().is_some_and(|last| !last.names.is_empty());
+        if names.is_empty() && had_names {
+            (self.last, self.previous) = (None, None);
+            return;
+        }
+        self.previous = self.last.replace(NameList { names, at: now });
     }
 
-    /// The list could not be read.
+    /// The list could not be read. Those before say nothing of a Clouddriver that may have been restarted.
     pub fn failed(&mut self, failure: super::CallFailure) {
+        (self.last, self.previous) = (None, None);
         self.failure = Some(failure);
     }
 
@@ -44,6 +51,16 @@ impl Listing {
     /// Whether the newest list has a name.
     pub fn has(&self, name: &str) -> bool {
         self.last.as_ref().is_some_and(|list| list.names.contains(name))
+    }
+
+    /// Whether one of the last two lists has a name.
+    pub fn had_lately(&self, name: &str) -> bool {
+        [&self.last, &self.previous].into_iter().flatten().any(|list| list.names.contains(name))
+    }
+
+    /// Whether the newest list was read since a tick, and lacks the name.
+    pub fn newest_lacks_since(&self, name: &str, since: Tick) -> bool {
+        self.last.as_ref().is_some_and(|list| list.at > since && !list.names.contains(name))
     }
 
     /// Whether there are two lists, and neither has the name.

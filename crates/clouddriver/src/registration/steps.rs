@@ -58,8 +58,8 @@ pub struct RegisteredRow {
     pub body_version: i32,
     /// SHA-256 of the definition; `None`: it is not known which one Clouddriver has.
     pub body_hash: Option<String>,
-    /// Whether Clouddriver has ever answered for it with success.
-    pub is_stored: bool,
+    /// When Clouddriver last answered for it with success, in epoch milliseconds; `None`: it never has, as far as is known.
+    pub pushed_at: Option<i64>,
 }
 
 /// What shall become of a name.
@@ -149,8 +149,10 @@ pub struct Attempts {
     compared: Option<String>,
     /// Since when Clouddriver has stored the row, as far as this leader knows.
     stored_since: Option<Tick>,
-    /// Since when Clouddriver has had no row of kubesvc's under this name, while it is to be removed.
+    /// Since when Clouddriver has deleted the row.
     removed_since: Option<Tick>,
+    /// Since when Clouddriver has shown no row of the name.
+    hidden_since: Option<Tick>,
     /// The outcome of the last call is not known.
     is_unresolved: bool,
     failure: Option<CallFailure>,
@@ -165,13 +167,15 @@ pub struct Attempts {
 impl Attempts {
     /// What Clouddriver showed of the row, compared with the definition that was to be sent then.
     pub fn looked(&mut self, now: Tick, times: Times, shown: Shown, compared: Option<&str>) {
+        if !self.is_unresolved {
+            (self.failure, self.failures, self.not_before) = (None, 0, 0);
+        }
         self.is_unresolved = false;
         self.next_check = now + times.resync;
         self.has_drifted = matches!(shown, Shown::Own { is_as_sent: false, .. });
-        if shown == Shown::Nothing {
-            self.removed_since.get_or_insert(now);
-        } else {
-            self.removed_since = None;
+        match shown {
+            Shown::Nothing => drop(self.hidden_since.get_or_insert(now)),
+            Shown::Own { .. } | Shown::Foreign => (self.hidden_since, self.removed_since) = (None, None),
         }
         self.shown = Some((now, shown));
         self.compared = compared.map(str::to_owned);
@@ -206,9 +210,13 @@ impl Attempts {
             RowState::Added => {
                 *self = Self { next_check: now + times.resync, stored_since: Some(now), ..Self::default() };
             }
-            RowState::Adding => self.is_in_conflict = false,
-            RowState::Removing => {
-                *self = Self { shown: self.shown.take(), compared: self.compared.take(), ..Self::default() };
+            RowState::Adding | RowState::Removing => {
+                *self = Self {
+                    shown: self.shown.take(),
+                    compared: self.compared.take(),
+                    is_unresolved: self.is_unresolved,
+                    ..Self::default()
+                };
             }
         }
     }
@@ -226,6 +234,21 @@ impl Attempts {
     /// Why the last call failed.
     pub(super) fn failure(&self) -> Option<&CallFailure> {
         self.failure.as_ref()
+    }
+
+    /// Whether a call failed, and what became of it is not known yet.
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.is_unresolved
+    }
+
+    /// Whether Clouddriver showed no row of the name when it was last looked at.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden_since.is_some()
+    }
+
+    /// Whether Clouddriver has deleted the row, and a list since then lacks the name.
+    pub fn has_left(&self, name: &str, listing: &Listing) -> bool {
+        self.removed_since.is_some_and(|since| listing.newest_lacks_since(name, since))
     }
 
     pub(super) fn is_in_conflict(&self) -> bool {
@@ -308,22 +331,27 @@ pub fn next_step(situation: &Situation<'_>) -> Step {
     if attempts.is_unresolved && attempts.shown.is_none() {
         return Step::Look;
     }
+    // What is wanted now does not wait for a call that failed for something else.
+    if let Some(row) = situation.row.filter(|row| row.state != RowState::Removing) {
+        if situation.wanted.uid() != Some(row.account_uid.as_str()) {
+            return Step::Write(RegisteredRow { state: RowState::Removing, ..row.clone() });
+        }
+        if let (Wanted::Registered { version, hash, .. }, RowState::Adding) = (situation.wanted, row.state)
+            && (row.body_hash.as_ref() != Some(hash) || row.body_version != *version)
+        {
+            let (body_version, body_hash) = (*version, Some(hash.clone()));
+            return Step::Write(RegisteredRow { body_version, body_hash, ..row.clone() });
+        }
+    }
     if now < attempts.not_before {
         return Step::Wait(Some(attempts.not_before));
     }
-    match situation.row {
-        None => without_row(situation),
-        Some(row) if row.state == RowState::Removing => removing(situation, row),
-        Some(row) if situation.wanted.uid() != Some(row.account_uid.as_str()) => {
-            Step::Write(RegisteredRow { state: RowState::Removing, ..row.clone() })
-        }
-        Some(row) => match (situation.wanted, row.state) {
-            (Wanted::Registered { version, hash, .. }, RowState::Adding) => {
-                adding(situation, row, *version, hash)
-            }
-            (Wanted::Registered { version, hash, .. }, _) => added(situation, row, *version, hash),
-            (Wanted::Kept { .. } | Wanted::Absent, _) => Step::Wait(None),
-        },
+    match (situation.row, situation.wanted) {
+        (None, _) => without_row(situation),
+        (Some(row), _) if row.state == RowState::Removing => removing(situation, row),
+        (Some(row), Wanted::Registered { .. }) if row.state == RowState::Adding => adding(situation, row),
+        (Some(row), Wanted::Registered { version, hash, .. }) => added(situation, row, *version, hash),
+        (Some(_), Wanted::Kept { .. } | Wanted::Absent) => Step::Wait(None),
     }
 }
 
@@ -353,7 +381,7 @@ fn without_row(situation: &Situation<'_>) -> Step {
         state,
         body_version: *version,
         body_hash: body_hash.cloned(),
-        is_stored: state != RowState::Adding,
+        pushed_at: None,
     };
     if listing.lacks(name) && !attempts.is_in_conflict {
         return Step::Write(row(uid, RowState::Adding, Some(hash)));
@@ -376,13 +404,9 @@ fn without_row(situation: &Situation<'_>) -> Step {
 }
 
 /// A row that is to be stored: the first time by a call that overwrites nothing.
-fn adding(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &str) -> Step {
+fn adding(situation: &Situation<'_>, row: &RegisteredRow) -> Step {
     let Situation { name, listing, attempts, .. } = *situation;
-    if row.body_hash.as_deref() != Some(hash) || row.body_version != version {
-        let row = RegisteredRow { body_version: version, body_hash: Some(hash.to_owned()), ..row.clone() };
-        return Step::Write(row);
-    }
-    let may_be_there = row.is_stored || listing.has(name) || attempts.failure.is_some();
+    let may_be_there = row.pushed_at.is_some() || listing.has(name) || attempts.failure.is_some();
     if !may_be_there {
         // Another list may have had it since the row was written.
         return if listing.lacks(name) { Step::Call(Call::Create) } else { Step::Wait(None) };
@@ -390,7 +414,7 @@ fn adding(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &s
     match situation.shown() {
         None => Step::Look,
         Some(Shown::Own { account_uid, is_as_sent: true }) if *account_uid == row.account_uid => {
-            Step::Write(RegisteredRow { state: RowState::Added, is_stored: true, ..row.clone() })
+            Step::Write(RegisteredRow { state: RowState::Added, ..row.clone() })
         }
         Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Replace),
         Some(Shown::Own { account_uid, .. }) => Step::Write(RegisteredRow {
@@ -400,9 +424,10 @@ fn adding(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &s
         }),
         Some(Shown::Foreign) => Step::Forget { is_foreign: true },
         // It was stored, and is not shown: that is no reason to store it again.
-        Some(Shown::Nothing) if row.is_stored => situation.check_later(),
+        Some(Shown::Nothing) if row.pushed_at.is_some() => situation.check_later(),
         Some(Shown::Nothing) if listing.has(name) => Step::Forget { is_foreign: true },
-        Some(Shown::Nothing) => Step::Call(Call::Create),
+        Some(Shown::Nothing) if listing.lacks(name) => Step::Call(Call::Create),
+        Some(Shown::Nothing) => Step::Wait(None),
     }
 }
 
@@ -437,20 +462,29 @@ fn added(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &st
     }
 }
 
-/// A row that is to be deleted: only if it is the one of this account. It is forgotten once two lists lack the name.
+/// A row that is to be deleted: only if it is the one of this account. It is forgotten once two lists lack the name since it
+/// was deleted, or since no row was shown. A row that is not shown may be hidden, so that one that is listed stays.
 fn removing(situation: &Situation<'_>, row: &RegisteredRow) -> Step {
     let Situation { name, listing, attempts, now, times, .. } = *situation;
-    if let Some(since) = attempts.removed_since {
-        let is_given_up = now >= since + FOREIGN_NAME_POLLS * times.poll;
-        return match listing.lacks_since(name, since) || is_given_up {
-            true => Step::Forget { is_foreign: false },
-            false => Step::Wait(Some(since + FOREIGN_NAME_POLLS * times.poll)),
-        };
+    let gone_since = attempts.removed_since.or(attempts.hidden_since);
+    if gone_since.is_some_and(|since| listing.lacks_since(name, since)) {
+        return Step::Forget { is_foreign: false };
+    }
+    // The name may be listed still for an account of a file, which the row has hidden.
+    let given_up_at = attempts.removed_since.map(|since| since + FOREIGN_NAME_POLLS * times.poll);
+    if let Some(tick) = given_up_at.filter(|tick| now < *tick) {
+        return Step::Wait(Some(tick));
     }
     match situation.shown() {
-        None => Step::Look,
+        None => match attempts.hidden_since.zip(attempts.shown.as_ref()) {
+            Some((_, (at, _))) if now < at + REMOVAL_INTERVAL && given_up_at.is_none() => {
+                Step::Wait(Some(at + REMOVAL_INTERVAL))
+            }
+            _ => Step::Look,
+        },
         Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Delete),
         Some(Shown::Own { .. } | Shown::Foreign) => Step::Forget { is_foreign: true },
-        Some(Shown::Nothing) => Step::Wait(None),
+        Some(Shown::Nothing) if given_up_at.is_some() => Step::Forget { is_foreign: false },
+        Some(Shown::Nothing) => Step::Wait(Some(now + REMOVAL_INTERVAL)),
     }
 }

@@ -130,11 +130,11 @@ fn accounts_that_are_to_go_are_excluded_and_those_that_fail_are_kept() {
 fn names_that_clouddriver_cannot_delete_or_tell_apart_are_not_portable() {
     for name in [".", "..", "a/b", "a\\b", "a;b", "a%2Fb", "a\tb"] {
         let eligibility = eligibility(&account(name), None);
-        assert!(matches!(eligibility, Eligibility::NotPortable(_)), "{name:?}");
+        assert!(matches!(eligibility, Eligibility::Unfit { reason: "NameNotPortable", .. }), "{name:?}");
     }
     assert_eq!(eligibility(&account("größe 1.😀"), None), Eligibility::Registered);
     assert!(
-        matches!(eligibility(&account("PROD"), Some("prod")), Eligibility::NotPortable(why) if why.contains("\"prod\""))
+        matches!(eligibility(&account("PROD"), Some("prod")), Eligibility::Unfit { why, .. } if why.contains("\"prod\""))
     );
     assert_eq!(folded_name("Prod"), folded_name("pröd"));
     assert_ne!(folded_name("prod"), folded_name("prod-1"));
@@ -160,9 +160,26 @@ fn only_migrated_accounts_say_whether_clouddriver_has_them_too() {
     assert_eq!(of(&migrated, Some(&listing), false), Some((None, "not known")));
     listing.read(1, HashSet::from(["prod".to_owned()]));
     assert_eq!(of(&migrated, Some(&listing), false), Some((Some(true), "ListedByClouddriver")));
-    assert_eq!(of(&migrated, Some(&listing), true), Some((Some(false), "Registered")));
-    listing.read(2, HashSet::new());
-    assert_eq!(of(&migrated, Some(&listing), false), Some((Some(false), "NotListed")));
+    assert_eq!(of(&migrated, Some(&listing), true), Some((Some(false), "OnlyKubesvc")));
+    for at in [2, 3] {
+        listing.read(at, HashSet::from(["dev".to_owned()]));
+    }
+    assert_eq!(of(&migrated, Some(&listing), false), Some((Some(false), "OnlyKubesvc")));
+}
+
+#[test]
+fn texts_that_clouddriver_would_resolve_are_not_sent() {
+    let mut account = account("prod");
+    for text in ["encrypted:s3!b:x", "ENCRYPTEDFILE:s3!b:x", " secret://noop?v=x", "secretFile://noop?v=x"] {
+        account.spec.environment = Some(text.to_owned());
+        let eligibility = eligibility(&account, None);
+        assert!(
+            matches!(&eligibility, Eligibility::Unfit { reason: "Rejected", why } if why.contains("spec.environment")),
+            "{text:?}: {eligibility:?}"
+        );
+    }
+    account.spec.environment = Some("encrypted storage".to_owned());
+    assert_eq!(eligibility(&account, None), Eligibility::Registered);
 }
 
 /// What Clouddriver has of a name.
@@ -176,9 +193,15 @@ enum StoredRow {
 #[derive(Default)]
 struct Clouddriver {
     rows: BTreeMap<String, StoredRow>,
-    /// Accounts of its files.
-    files: HashSet<String>,
+    /// Accounts of its files, and since when.
+    files: BTreeMap<String, Tick>,
     loaded: HashSet<String>,
+    /// Rows that it does not show.
+    hidden: HashSet<String>,
+    /// Definitions that it rejects, by hash.
+    rejected: HashSet<String>,
+    /// Until when it has loaded nothing, after a start.
+    starts_until: Tick,
     is_down: bool,
     /// The next answer is lost after the call was carried out.
     loses_answer: bool,
@@ -187,7 +210,7 @@ struct Clouddriver {
 
 impl Clouddriver {
     fn poll(&mut self) {
-        self.loaded = self.rows.keys().cloned().chain(self.files.iter().cloned()).collect();
+        self.loaded = self.rows.keys().cloned().chain(self.files.keys().cloned()).collect();
     }
 
     fn down() -> CallFailure {
@@ -200,6 +223,7 @@ impl Clouddriver {
         }
         Ok(match self.rows.get(name) {
             None => Shown::Nothing,
+            Some(_) if self.hidden.contains(name) => Shown::Nothing,
             Some(StoredRow::Foreign(_)) => Shown::Foreign,
             Some(StoredRow::Own { uid, hash }) => {
                 Shown::Own { account_uid: uid.clone(), is_as_sent: wanted_hash == Some(hash) }
@@ -207,13 +231,20 @@ impl Clouddriver {
         })
     }
 
-    fn call(&mut self, call: Call, name: &str, uid: &str, hash: &str) -> Result<(), CallFailure> {
+    fn call(&mut self, now: Tick, call: Call, name: &str, uid: &str, hash: &str) -> Result<(), CallFailure> {
         if self.is_down {
             return Err(Self::down());
+        }
+        if call != Call::Delete && self.rejected.contains(hash) {
+            return Err(CallFailure { kind: FailureKind::Rejected, message: "it is bad".to_owned() });
         }
         let sent = StoredRow::Own { uid: uid.to_owned(), hash: hash.to_owned() };
         match call {
             Call::Create => {
+                // A Clouddriver that takes longer than two lists to load cannot be told from an empty one.
+                let is_of_a_file =
+                    self.files.get(name).is_some_and(|since| since.max(&self.starts_until) + 90 < now);
+                assert!(!is_of_a_file, "an account of a file is shadowed");
                 if self.rows.contains_key(name) || self.loaded.contains(name) {
                     let message = "it exists".to_owned();
                     return Err(CallFailure { kind: FailureKind::Rejected, message });
@@ -301,16 +332,19 @@ impl World {
                     Ok(shown) => attempts.looked(now, TIMES, shown, hash),
                     Err(failure) => attempts.failed(now, None, failure),
                 },
-                Step::Call(call) => match self.clouddriver.call(call, name, uid, hash.unwrap_or_default()) {
-                    Ok(()) => {
-                        attempts.succeeded(now, TIMES, call);
-                        let row = self.operator.table.get_mut(name).expect("it is committed before the call");
-                        if call != Call::Delete {
-                            (row.state, row.is_stored) = (RowState::Added, true);
+                Step::Call(call) => {
+                    match self.clouddriver.call(now, call, name, uid, hash.unwrap_or_default()) {
+                        Ok(()) => {
+                            attempts.succeeded(now, TIMES, call);
+                            let row =
+                                self.operator.table.get_mut(name).expect("it is committed before the call");
+                            if call != Call::Delete {
+                                (row.state, row.pushed_at) = (RowState::Added, Some(1));
+                            }
                         }
+                        Err(failure) => attempts.failed(now, Some(call), failure),
                     }
-                    Err(failure) => attempts.failed(now, Some(call), failure),
-                },
+                }
             }
             steps += 1;
             assert!(steps < 12, "{name}: no rest");
@@ -321,7 +355,7 @@ impl World {
         for _ in 0..ticks {
             self.now += 1;
             if self.now.is_multiple_of(30) {
-                if !self.clouddriver.is_down {
+                if !self.clouddriver.is_down && self.now > self.clouddriver.starts_until {
                     self.clouddriver.poll();
                 }
                 match self.clouddriver.is_down {
@@ -333,6 +367,12 @@ impl World {
                 self.settle(name, usize::MAX);
             }
         }
+    }
+
+    /// Clouddriver starts again, and has loaded nothing for a while.
+    fn restart_clouddriver(&mut self) {
+        self.clouddriver.loaded.clear();
+        self.clouddriver.starts_until = self.now + 50;
     }
 
     /// Another replica leads: what was in memory is lost.
@@ -387,7 +427,7 @@ fn an_account_is_registered_after_two_lists_without_it_and_is_known_to_be_loaded
     world.want("prod", Wanted::Absent).pass(1);
     assert!(!world.clouddriver.rows.contains_key("prod"));
     assert!(world.operator.table.contains_key("prod"), "until two lists lack the name");
-    world.pass(61);
+    world.pass(91);
     assert!(world.operator.table.is_empty());
 }
 
@@ -408,7 +448,7 @@ fn a_definition_that_changes_right_after_a_look_is_sent() {
 #[test]
 fn an_account_of_a_file_and_a_row_that_is_not_loaded_are_conflicts() {
     let mut world = World::new();
-    world.clouddriver.files.insert("prod".to_owned());
+    world.clouddriver.files.insert("prod".to_owned(), 0);
     world.clouddriver.rows.insert("dev".to_owned(), StoredRow::Foreign(1));
     world.clouddriver.is_down = true;
     world.want("prod", registered("h")).want("dev", registered("h")).pass(29);
@@ -453,6 +493,82 @@ fn a_row_that_was_changed_is_left_and_one_that_was_deleted_is_not_stored_again()
 }
 
 #[test]
+fn a_restart_of_clouddriver_changes_no_condition() {
+    let mut world = World::new();
+    world.want("prod", registered("h")).pass(200);
+    for _ in 0..3 {
+        world.restart_clouddriver();
+        for _ in 0..200 {
+            world.pass(1);
+            let said = world.condition_of("prod");
+            assert!(
+                matches!(said, Fact::Unknown | Fact::Known(Some((true, "Pushed")))),
+                "{said:?} at {}",
+                world.now
+            );
+        }
+    }
+}
+
+#[test]
+fn a_definition_that_changes_is_never_called_a_drift_or_a_former_failure() {
+    let mut world = World::new();
+    world.want("prod", registered("h1")).pass(200);
+    for hash in ["h2", "h3"] {
+        world.want("prod", registered(hash));
+        for steps in 0..6 {
+            world.settle("prod", steps);
+            let said = world.condition_of("prod");
+            assert!(
+                matches!(said, Fact::Unknown | Fact::Known(Some((true, "Pushed")))),
+                "{said:?} after {steps} steps"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_corrected_definition_and_a_removal_do_not_wait_for_the_back_off_of_a_rejected_one() {
+    let mut world = World::new();
+    world.clouddriver.rejected.insert("bad".to_owned());
+    world.want("prod", registered("bad")).pass(1200);
+    assert_eq!(world.condition_of("prod"), Fact::Known(Some((false, "Rejected"))));
+    world.want("prod", registered("good")).pass(1);
+    assert_eq!(world.clouddriver.rows["prod"], own("good"));
+    world.want("prod", registered("bad")).pass(1200);
+    world.want("prod", Wanted::Absent).pass(1);
+    assert!(!world.clouddriver.rows.contains_key("prod"));
+}
+
+#[test]
+fn a_row_that_is_hidden_is_not_forgotten_while_it_is_listed() {
+    let mut world = World::new();
+    world.want("prod", registered("h")).pass(200);
+    world.clouddriver.hidden.insert("prod".to_owned());
+    world.want("prod", registered("h2")).pass(100);
+    assert_eq!(world.condition_of("prod"), Fact::Known(Some((false, "Forbidden"))), "the change is not sent");
+    world.want("prod", Wanted::Absent).pass(1500);
+    assert_eq!(world.operator.table["prod"].state, RowState::Removing);
+    world.clouddriver.hidden.clear();
+    world.pass(200);
+    assert!(world.clouddriver.rows.is_empty() && world.operator.table.is_empty());
+}
+
+#[test]
+fn an_account_has_left_at_the_first_list_without_it() {
+    let mut world = World::new();
+    world.want("prod", registered("h")).want("dev", registered("h")).pass(200);
+    world.want("prod", Wanted::Absent).pass(1);
+    let has_left = |world: &World| world.operator.attempts["prod"].has_left("prod", &world.operator.listing);
+    assert!(!has_left(&world));
+    let polls = (0..31).find(|_| {
+        world.pass(1);
+        !world.operator.table.contains_key("prod") || has_left(&world)
+    });
+    assert!(polls.is_some());
+}
+
+#[test]
 fn a_row_is_removed_when_clouddriver_is_back() {
     let mut world = World::new();
     world.want("prod", registered("h")).pass(200);
@@ -482,7 +598,7 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
         state: RowState::Added,
         body_version: 1,
         body_hash: Some("h".to_owned()),
-        is_stored: true,
+        pushed_at: Some(1),
     };
     let wanted = registered("h");
     let situation = |listing, name| Situation {
@@ -518,6 +634,8 @@ enum Event {
     Foreign(usize),
     File(usize, bool),
     DeleteByHand(usize),
+    Restart,
+    Hide(usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -540,7 +658,9 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         1 => Just(Event::LoseTable),
         1 => name.clone().prop_map(Event::Foreign),
         1 => (name.clone(), any::<bool>()).prop_map(|(name, is_there)| Event::File(name, is_there)),
-        1 => name.prop_map(Event::DeleteByHand),
+        1 => name.clone().prop_map(Event::DeleteByHand),
+        1 => Just(Event::Restart),
+        1 => name.prop_map(Event::Hide),
     ];
     prop::collection::vec(event, 1..40)
 }
@@ -575,8 +695,13 @@ proptest! {
                 Event::Foreign(name) => {
                     world.clouddriver.rows.entry(NAMES[name].to_owned()).or_insert(StoredRow::Foreign(7));
                 }
-                Event::File(name, true) => drop(world.clouddriver.files.insert(NAMES[name].to_owned())),
+                Event::File(name, true) => {
+                    let now = world.now;
+                    world.clouddriver.files.entry(NAMES[name].to_owned()).or_insert(now);
+                }
                 Event::File(name, false) => drop(world.clouddriver.files.remove(NAMES[name])),
+                Event::Restart => world.restart_clouddriver(),
+                Event::Hide(name) => drop(world.clouddriver.hidden.insert(NAMES[name].to_owned())),
                 Event::DeleteByHand(name) => {
                     world.clouddriver.rows.remove(NAMES[name]);
                     by_hand.insert(NAMES[name]);
@@ -585,19 +710,21 @@ proptest! {
         }
         world.clouddriver.is_down = false;
         world.clouddriver.loses_answer = false;
+        let hidden = std::mem::take(&mut world.clouddriver.hidden);
         world.pass(1500);
         let quiet = world.clouddriver.writes;
         world.pass(1500);
         prop_assert_eq!(world.clouddriver.writes, quiet, "it settles");
         for name in NAMES {
             let stored = world.clouddriver.rows.get(name);
-            let is_others = world.clouddriver.files.contains(name) || matches!(stored, Some(StoredRow::Foreign(_)));
+            let is_others = world.clouddriver.files.contains_key(name) || matches!(stored, Some(StoredRow::Foreign(_)));
             let wanted = world.operator.wanted.get(name).cloned().unwrap_or(Wanted::Absent);
             match wanted {
-                Wanted::Registered { uid, hash, .. } if !is_others && !by_hand.contains(name) => {
+                Wanted::Registered { uid, hash, .. } if !is_others && !by_hand.contains(name) && !hidden.contains(name) => {
                     prop_assert_eq!(stored, Some(&StoredRow::Own { uid, hash }), "{}", name);
                 }
-                Wanted::Absent if !loses_rows => {
+                // A row whose answer was lost, and that is hidden, cannot be told from an account of a file.
+                Wanted::Absent if !loses_rows && !hidden.contains(name) => {
                     prop_assert!(!matches!(stored, Some(StoredRow::Own { .. })), "{} is left: {:?}", name, stored);
                     prop_assert!(!world.operator.table.contains_key(name));
                 }

@@ -424,11 +424,13 @@ impl<'a> Facts<'a> {
         Some((status, said.reason.clone(), said.message.clone()))
     }
 
-    /// Whether the status says something else of Clouddriver than is so.
+    /// Whether the status says something else of Clouddriver than is so: a status or a reason. Another message is no write.
     pub(super) fn clouddriver_is_new(&self) -> bool {
-        [SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO]
-            .iter()
-            .any(|type_| self.clouddriver_condition_said(type_) != self.clouddriver_condition(type_))
+        let essence =
+            |said: Option<(&'static str, String, String)>| said.map(|(status, reason, _)| (status, reason));
+        [SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO].iter().any(|type_| {
+            essence(self.clouddriver_condition_said(type_)) != essence(self.clouddriver_condition(type_))
+        })
     }
 
     /// The agent in whose file an account stands, to go on in a sentence.
