@@ -1,2 +1,4 @@
 //! Clouddriver's forms: the definitions of its accounts, what its credentials sources contain, and the accounts that
 //! kubesvc registers in it. Pure: no I/O, no clock, no async.
+
+pub mod sources;
