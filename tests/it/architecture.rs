@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
 /// Modules that decide without I/O and read no clock.
 const PURE: &[&str] = &[
     "crates/agent/src/account_table",
+    "crates/clouddriver/src",
     "crates/core/src",
     "src/gateway/delete_options",
     "src/gateway/paths",

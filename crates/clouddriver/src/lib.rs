@@ -1,2 +1,8 @@
 //! Clouddriver's forms: the definitions of its accounts, what its credentials sources contain, and the accounts that
 //! kubesvc registers in it. Pure: no I/O, no clock, no async.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`definition`] | an entry of a credentials source as an account, and an account as an entry |
+
+pub mod definition;
