@@ -1,6 +1,6 @@
 //! Several sources as one: the first source in the list that has a name wins.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::snapshot::{BadEntry, SourceEntry, SourceSnapshot};
@@ -110,15 +110,9 @@ impl MergedSources {
         &self.shadowed
     }
 
-    /// Groups of names that differ only in case, sorted: Clouddriver on MySQL takes them for one.
-    pub fn alike(&self) -> Vec<Vec<&str>> {
-        let mut groups: HashMap<String, Vec<&str>> = HashMap::new();
-        for name in self.winners.keys() {
-            groups.entry(name.to_lowercase()).or_default().push(name);
-        }
-        let mut alike: Vec<_> = groups.into_values().filter(|names| names.len() > 1).collect();
-        alike.sort_unstable();
-        alike
+    /// The names of all accounts, sorted, those without a usable entry included.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.winners.keys().map(String::as_str)
     }
 
     /// The snapshots, in the order of the sources.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::definition::case_twins;
 
 fn entry(source: &str, name: &str) -> SourceItem {
     read_row(&self::source(source), name, "{}", "1".to_owned())
@@ -93,7 +94,9 @@ impl SourceSnapshot {
 fn names_that_differ_only_in_case_are_reported() {
     let items = ["prod", "Prod", "PROD", "x", "É", "é"].map(|name| entry("sql", name));
     let merged = MergedSources::of(vec![complete("sql", items.into())]);
-    assert_eq!(merged.alike(), [vec!["PROD", "Prod", "prod"], vec!["É", "é"]]);
+    let twins = case_twins(merged.names());
+    assert_eq!(twins.keys().copied().collect::<Vec<_>>(), ["PROD", "Prod", "prod", "É", "é"]);
+    assert_eq!(twins["Prod"], ["PROD", "prod"]);
     assert_eq!(outcome(&merged, "Prod"), "found in sql");
 }
 
