@@ -1,6 +1,7 @@
 //! The settings of `kubesvc-operator`: its structs, each field with its key, type, default and meaning.
 
 mod cache;
+mod credentials_sources;
 mod custom_resources;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use crate::hub::Pings;
 use crate::leases::Times;
 pub use cache::CacheSettings;
+pub use credentials_sources::CredentialsSourcesSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
@@ -85,6 +87,8 @@ settings! {
         accounts: AccountsSettings = group("kubesvc.accounts");
         /// Which objects are cached, and how.
         cache: CacheSettings = group("kubesvc").read_as(cache::checked);
+        /// Where Clouddriver's accounts are read.
+        credentials_sources: CredentialsSourcesSettings = credentials_sources::source();
         /// how replicas find one another; not set: local on SQLite, else kubernetes
         cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
         /// How replicas find one another.

@@ -13,7 +13,16 @@ const LAYERS: &[&[&str]] = &[
     &["controller", "gateway", "hub", "replica_port", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "certificates", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &[
+        "access",
+        "certificates",
+        "connected_agents",
+        "credentials_sources",
+        "peers",
+        "leases",
+        "informers",
+        "secrets",
+    ],
 ];
 
 /// Modules that decide without I/O and read no clock.
