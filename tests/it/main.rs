@@ -22,6 +22,7 @@ mod charts;
 mod cluster_identity;
 mod copy_database;
 mod crd_rules;
+mod credentials_sources;
 mod database_servers;
 mod docs;
 mod drift;
