@@ -55,10 +55,18 @@ struct KeptSource {
 
 #[derive(Default)]
 struct ReadState {
-    /// When the last read began, and its result.
-    last: Option<(Instant, Result<Arc<SourceSnapshot>, String>)>,
+    /// The last read.
+    last: Option<LastRead>,
     /// When the last good read began, and its snapshot.
     good: Option<(Instant, Arc<SourceSnapshot>)>,
+}
+
+struct LastRead {
+    began: Instant,
+    result: Result<Arc<SourceSnapshot>, String>,
+    /// Whether it ran to its end, so that its result is also that of others who wait. A caller who gave up says nothing
+    /// about a read that others still wait for.
+    is_whole: bool,
 }
 
 /// Keeps the sources followed until it is dropped.
@@ -205,18 +213,19 @@ impl KeptSource {
     async fn read_since(&self, since: Instant, within: Duration) -> Result<Arc<SourceSnapshot>, String> {
         let read = async {
             let _turn = self.turn.lock().await;
-            if let Some((began, result)) = &self.state.read().last
-                && *began >= since
+            if let Some(last) = &self.state.read().last
+                && last.is_whole
+                && last.began >= since
             {
-                return result.clone();
+                return last.result.clone();
             }
             let began = Instant::now();
             let result = self.reader.read().await;
-            self.note(began, result)
+            self.note(began, result, true)
         };
         match tokio::time::timeout(within, read).await {
             Ok(result) => result,
-            Err(_) => self.note(since, Err(SourceReadError::Timeout(within))),
+            Err(_) => self.note(since, Err(SourceReadError::Timeout(within)), false),
         }
     }
 
@@ -225,19 +234,19 @@ impl KeptSource {
         &self,
         began: Instant,
         result: Result<Arc<SourceSnapshot>, SourceReadError>,
+        is_whole: bool,
     ) -> Result<Arc<SourceSnapshot>, String> {
         let source = &*self.name;
         let cause = result.as_ref().err().map(|error| chain(error));
         let result = result.map_err(|error| error.to_string());
         let mut state = self.state.write();
-        let before =
-            state.last.as_ref().map(|(_, result)| result.as_ref().map(Arc::clone).map_err(Clone::clone));
+        let failed_before = state.last.as_ref().and_then(|last| last.result.as_ref().err());
         if let Some(error) = cause {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            if !matches!((&before, &result), (Some(Err(before)), Err(now)) if before == now) {
+            if failed_before != result.as_ref().err() {
                 warn!(source, error, "cannot read a credentials source; what was read of it last is kept");
             }
-        } else if matches!(before, Some(Err(_))) {
+        } else if failed_before.is_some() {
             info!(source, "a credentials source can be read again");
         }
         if let Ok(snapshot) = &result {
@@ -248,16 +257,16 @@ impl KeptSource {
             }
             state.good = Some((began, Arc::clone(snapshot)));
         }
-        state.last = Some((began, result.clone()));
+        state.last = Some(LastRead { began, result: result.clone(), is_whole });
         result
     }
 
     fn latest(&self) -> Arc<SourceSnapshot> {
         let state = self.state.read();
-        match (&state.last, &state.good) {
-            (Some((_, Ok(snapshot))), _) => Arc::clone(snapshot),
-            (Some((_, Err(why))), Some((_, good))) => Arc::new(good.outdated(why.clone())),
-            (Some((_, Err(why))), None) => Arc::new(SourceSnapshot::unread(&self.name, why.clone())),
+        match (state.last.as_ref().map(|last| &last.result), &state.good) {
+            (Some(Ok(snapshot)), _) => Arc::clone(snapshot),
+            (Some(Err(why)), Some((_, good))) => Arc::new(good.outdated(why.clone())),
+            (Some(Err(why)), None) => Arc::new(SourceSnapshot::unread(&self.name, why.clone())),
             (None, _) => Arc::new(SourceSnapshot::unread(&self.name, NOT_READ.to_owned())),
         }
     }

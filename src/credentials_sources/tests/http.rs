@@ -133,3 +133,43 @@ async fn all_pages_of_clouddriver_are_read_and_are_never_complete() {
     assert_eq!(names(&read), expected);
     assert!(read.gap().is_some_and(|why| why.contains("leaves out accounts")), "{:?}", read.gap());
 }
+
+#[tokio::test]
+async fn server_is_verified_by_the_authorities_of_the_file() {
+    use hyper::body::Incoming;
+    use hyper::service::service_fn;
+    use kubesvc_testkit::kubeconfig::Authority;
+
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (authority, other) =
+        (Authority::new("config").expect("made"), Authority::new("other").expect("made"));
+    let identity = authority.server(&["localhost"]).expect("a certificate");
+    let key = crate::certificates::certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
+    let resolver = rustls::sign::SingleCertAndKey::from(key.expect("they fit"));
+    let tls = rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else { return };
+            let Ok(stream) = acceptor.accept(stream).await else { continue };
+            let answer = service_fn(async |_: axum::http::Request<Incoming>| {
+                let body = axum::body::Body::from(r#"{"propertySources": []}"#);
+                Ok::<_, std::convert::Infallible>(Response::new(body))
+            });
+            let stream = hyper_util::rt::TokioIo::new(stream);
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(stream, answer).await;
+        }
+    });
+    let read = async |host: &str, pem: Option<String>| {
+        let file = pem.map(|pem| password(&pem));
+        let access =
+            HttpAccess { authority: file.as_ref().map(|(_, path)| path.clone()), ..HttpAccess::default() };
+        config_server(&format!("https://{host}:{port}"), access).read().await.map(drop)
+    };
+    read("localhost", Some(authority.pem())).await.expect("the right authority");
+    read("localhost", Some(other.pem())).await.expect_err("another authority");
+    read("127.0.0.1", Some(authority.pem())).await.expect_err("another name");
+    read("localhost", None).await.expect_err("not an authority of the system");
+}

@@ -114,6 +114,18 @@ async fn source_that_hangs_is_given_up_in_time_and_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn caller_who_gives_up_takes_no_answer_from_another() {
+    let slow = Arc::new(Scripted { takes: Duration::from_secs(8), ..Scripted::default() });
+    slow.set(Some(&["a"]));
+    let sources = sources(&[("sql", &slow)]);
+    let (patient, hasty) =
+        tokio::join!(sources.read_now(Duration::from_secs(60)), sources.read_now(Duration::from_secs(1)));
+    assert!(matches!(hasty.lookup("a"), Lookup::Unknown { .. }));
+    assert!(matches!(patient.lookup("a"), Lookup::Found(_)));
+    assert!(matches!(sources.latest().lookup("a"), Lookup::Found(_)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn sources_are_read_again_only_while_they_are_needed() {
     let sql = scripted(&["a"]);
     let sources = sources(&[("sql", &sql)]);
