@@ -35,7 +35,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use kubesvc_clouddriver::sources::{SourceFault, SourceSnapshot};
-use kubesvc_runtime::kube_access::KubeError;
+use kubesvc_runtime::kube_access::{ErrorClass, KubeError};
 use kubesvc_store::ClouddriverTableError;
 
 pub use bounded_files::{FileError, read_text_file};
@@ -156,7 +156,7 @@ pub enum SourceReadError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The API server refuses.
-    #[error("the {} {namespace}/{name} cannot be read", kind.as_str())]
+    #[error("the {} {namespace}/{name} cannot be read: {}", kind.as_str(), advice(source))]
     Object {
         /// The kind of the object.
         kind: ObjectKind,
@@ -208,6 +208,13 @@ pub enum SourceReadError {
     /// The source was not read in time.
     #[error("it was not read within {} s", .0.as_secs())]
     Timeout(Duration),
+}
+
+fn advice(error: &KubeError) -> &'static str {
+    match error.class() {
+        ErrorClass::Refused => "let the operator get it, with a Role in its namespace",
+        _ => "the Kubernetes API server does not answer as it should",
+    }
 }
 
 fn remedy(code: u16) -> &'static str {

@@ -328,3 +328,14 @@ async fn secrets_and_config_maps_are_read_as_they_are_now() {
     let latest: Vec<_> = sources.latest().accounts().map(|entry| entry.name.clone()).collect();
     assert_eq!(latest, ["a", "e", "eu-b"], "the last good snapshots stay");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn object_that_the_operator_may_not_get_is_503_with_the_right_that_is_missing() {
+    let source = json!([{"name": "map", "type": "file", "configMap": {"namespace": "kube-system", "name": "clouddriver"}}]);
+    let world = World::prepare().setting("kubesvc.clouddriver.sources", source).start().await;
+    let answer = world.rest("POST", ACCOUNTS, &json!([{"name": "prod"}])).await;
+    assert_eq!(answer.status, 503, "{answer}");
+    let expected =
+        "the ConfigMap kube-system/clouddriver cannot be read: let the operator get it, with a Role";
+    assert!(answer.text.contains(expected), "{answer}");
+}
