@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::files::{FileSource, TextReader};
 use super::*;
-use kubesvc_clouddriver::sources::{Completeness, Lookup, SourceItem, read_row};
+use kubesvc_clouddriver::sources::{Completeness, NameLookup, SourceItem, read_row};
 
 mod files;
 mod http;

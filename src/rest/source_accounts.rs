@@ -24,7 +24,7 @@ use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
 use super::view::ExistingAccount;
 use crate::credentials_sources::read_text_file;
 use kubesvc_clouddriver::definition::{Choice, ConversionSettings, Credential, Entry, convert, vet_contents};
-use kubesvc_clouddriver::sources::{Lookup, MergedSources, SourceEntry};
+use kubesvc_clouddriver::sources::{MergedSources, NameLookup, SourceEntry};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::owned_secret::{Contents, OWN_KEY};
 use kubesvc_core::spec::{KubesvcAccountSpec, OWN_SOURCE};
@@ -96,8 +96,8 @@ async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<Exis
     let each = steps.into_iter().map(|step| {
         async move {
             match step {
-                Step::Exists(existing) => Ok(Some(existing)),
-                Step::Make(wanted) => make(state, &wanted).await,
+                AddStep::Exists(existing) => Ok(Some(existing)),
+                AddStep::Make(wanted) => make(state, &wanted).await,
             }
         }
         .boxed()
@@ -105,7 +105,7 @@ async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<Exis
     Ok(summed_up(all(each.collect()).await)?.into_iter().flatten().collect())
 }
 
-enum Step {
+enum AddStep {
     Exists(ExistingAccount),
     Make(Box<WantedAccount>),
 }
@@ -123,9 +123,9 @@ impl RestState {
         given: AccountInput,
         found: FoundAccount,
         sources: &MergedSources,
-    ) -> Result<Step, RestError> {
+    ) -> Result<AddStep, RestError> {
         if let Some(existing) = &found.account {
-            return Ok(Step::Exists(ExistingAccount::of(existing)));
+            return Ok(AddStep::Exists(ExistingAccount::of(existing)));
         }
         let entry = self.entry(&given.name, sources)?;
         if let Some(other) = found.in_the_way {
@@ -134,18 +134,18 @@ impl RestState {
         let mut spec = KubesvcAccountSpec::default();
         given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
         let choice = Choice { zone: spec.zone_id, source: given.source };
-        self.wanted(entry, &choice).await.map(|wanted| Step::Make(Box::new(wanted)))
+        self.wanted(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
     }
 
     /// The entry of a name, if it is certain which one counts.
     fn entry<'s>(&self, name: &str, sources: &'s MergedSources) -> Result<&'s SourceEntry, RestError> {
         match sources.lookup(name) {
-            Lookup::Found(entry) => Ok(entry),
-            Lookup::Broken { source, entry } => Err(about(
+            NameLookup::Found(entry) => Ok(entry),
+            NameLookup::Broken { source, entry } => Err(about(
                 name,
                 &format!("its entry in credentials source {source} is not usable: {}", entry.reason),
             )),
-            Lookup::Absent => {
+            NameLookup::Absent => {
                 let names: Vec<_> = self.credentials_sources.names().collect();
                 let why = format!(
                     "it is in none of the credentials sources {}; check its name, or POST its definition to \
@@ -154,7 +154,7 @@ impl RestState {
                 );
                 Err(about(name, &why))
             }
-            Lookup::Unknown { source, why } => Err(RestError::unavailable(format!(
+            NameLookup::Unknown { source, why } => Err(RestError::unavailable(format!(
                 "account {name:?}: credentials source {source} may have it, and was not read completely: {why}; \
                  nothing was added"
             ))),

@@ -23,7 +23,7 @@ mod yaml;
 
 pub use config_server::read_config_server;
 pub use files::{NamedText, is_active, is_spring_file, read_files, sort_by_precedence};
-pub use merged::{Lookup, MergedSources, Shadowed};
+pub use merged::{MergedSources, NameLookup, Shadowed};
 pub use registered::is_registered;
 pub use snapshot::{BadEntry, Completeness, SourceEntry, SourceFault, SourceItem, SourceSnapshot};
 pub use stored::{read_definition, read_page, read_row};

@@ -64,22 +64,27 @@ async fn unreadable_source_is_unknown_never_absent() {
     let (sql, yaml) = (scripted(&["s"]), scripted(&["y"]));
     let sources = sources(&[("sql", &sql), ("yaml", &yaml)]);
     let read = sources.read_now(WITHIN).await;
-    assert!(matches!(read.lookup("s"), Lookup::Found(_)) && matches!(read.lookup("y"), Lookup::Found(_)));
-    assert_eq!(read.lookup("x"), Lookup::Absent);
+    assert!(
+        matches!(read.lookup("s"), NameLookup::Found(_)) && matches!(read.lookup("y"), NameLookup::Found(_))
+    );
+    assert_eq!(read.lookup("x"), NameLookup::Absent);
     sql.set(None);
     let read = sources.read_now(WITHIN).await;
     for name in ["s", "y", "x"] {
-        assert!(matches!(read.lookup(name), Lookup::Unknown { source: "sql", .. }), "{name}");
+        assert!(matches!(read.lookup(name), NameLookup::Unknown { source: "sql", .. }), "{name}");
     }
     // What was read last is kept, and is no proof that an account is gone.
     let latest = sources.latest();
-    assert!(matches!(latest.lookup("s"), Lookup::Found(_)), "as it was");
-    assert!(matches!(latest.lookup("y"), Lookup::Unknown { source: "sql", .. }), "sql may have it by now");
+    assert!(matches!(latest.lookup("s"), NameLookup::Found(_)), "as it was");
+    assert!(
+        matches!(latest.lookup("y"), NameLookup::Unknown { source: "sql", .. }),
+        "sql may have it by now"
+    );
     assert_eq!(latest.accounts().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["s", "y"]);
-    assert!(matches!(latest.lookup("x"), Lookup::Unknown { source: "sql", why } if why.contains("503")));
+    assert!(matches!(latest.lookup("x"), NameLookup::Unknown { source: "sql", why } if why.contains("503")));
     sql.set(Some(&[]));
-    assert_eq!(sources.read_now(WITHIN).await.lookup("s"), Lookup::Absent);
-    assert_eq!(sources.latest().lookup("s"), Lookup::Absent);
+    assert_eq!(sources.read_now(WITHIN).await.lookup("s"), NameLookup::Absent);
+    assert_eq!(sources.latest().lookup("s"), NameLookup::Absent);
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +99,7 @@ async fn callers_at_once_share_reads_that_began_after_they_came() {
     // The read under way may have missed what these callers know of.
     let later = (0..20).map(|_| sources.read_now(WITHIN));
     let later = futures::future::join_all(later).await;
-    assert!(later.iter().all(|read| matches!(read.lookup("a"), Lookup::Found(_))));
+    assert!(later.iter().all(|read| matches!(read.lookup("a"), NameLookup::Found(_))));
     first.await.expect("no panic");
     assert_eq!(sql.reads(), 2);
 }
@@ -107,9 +112,9 @@ async fn source_that_hangs_is_given_up_in_time_and_is_unknown() {
     let began = tokio::time::Instant::now();
     let read = sources.read_now(WITHIN).await;
     assert!(began.elapsed() <= WITHIN + Duration::from_millis(10));
-    assert!(matches!(read.lookup("y"), Lookup::Found(_)), "an earlier source has it");
+    assert!(matches!(read.lookup("y"), NameLookup::Found(_)), "an earlier source has it");
     assert!(
-        matches!(read.lookup("x"), Lookup::Unknown { source: "sql", why } if why.contains("within 10 s"))
+        matches!(read.lookup("x"), NameLookup::Unknown { source: "sql", why } if why.contains("within 10 s"))
     );
 }
 
@@ -120,16 +125,16 @@ async fn caller_who_gives_up_takes_no_answer_from_another() {
     let sources = sources(&[("sql", &slow)]);
     let (patient, hasty) =
         tokio::join!(sources.read_now(Duration::from_secs(60)), sources.read_now(Duration::from_secs(1)));
-    assert!(matches!(hasty.lookup("a"), Lookup::Unknown { .. }));
-    assert!(matches!(patient.lookup("a"), Lookup::Found(_)));
-    assert!(matches!(sources.latest().lookup("a"), Lookup::Found(_)));
+    assert!(matches!(hasty.lookup("a"), NameLookup::Unknown { .. }));
+    assert!(matches!(patient.lookup("a"), NameLookup::Found(_)));
+    assert!(matches!(sources.latest().lookup("a"), NameLookup::Found(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn sources_are_read_again_only_while_they_are_needed() {
     let sql = scripted(&["a"]);
     let sources = sources(&[("sql", &sql)]);
-    assert!(matches!(sources.latest().lookup("a"), Lookup::Unknown { .. }), "not read yet");
+    assert!(matches!(sources.latest().lookup("a"), NameLookup::Unknown { .. }), "not read yet");
     let following = tokio::spawn({
         let sources = Arc::clone(&sources);
         async move { sources.follow().await }
@@ -139,7 +144,7 @@ async fn sources_are_read_again_only_while_they_are_needed() {
     let needed = sources.need();
     tokio::time::sleep(Duration::from_secs(610)).await;
     assert_eq!(sql.reads(), 10);
-    assert!(matches!(sources.latest().lookup("a"), Lookup::Found(_)));
+    assert!(matches!(sources.latest().lookup("a"), NameLookup::Found(_)));
     drop(needed);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(sql.reads(), 10);

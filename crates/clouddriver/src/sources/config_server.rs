@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::properties::accounts;
 use super::snapshot::{Completeness, SourceFault, SourceSnapshot};
-use super::yaml::YamlNode;
+use super::yaml::PropertyNode;
 
 /// Maximum nesting depth of a value.
 const MAX_DEPTH: usize = 32;
@@ -33,15 +33,15 @@ pub fn read_config_server(
 }
 
 /// A JSON value, with numbers and flags as texts; `None` if it is nested too deep.
-fn node(value: &Value, depth: usize) -> Option<YamlNode> {
+fn node(value: &Value, depth: usize) -> Option<PropertyNode> {
     let deeper = depth.checked_sub(1)?;
     Some(match value {
-        Value::Null => YamlNode::Null,
-        Value::Bool(_) | Value::Number(_) => YamlNode::Text(value.to_string()),
-        Value::String(text) => YamlNode::Text(text.clone()),
+        Value::Null => PropertyNode::Null,
+        Value::Bool(_) | Value::Number(_) => PropertyNode::Text(value.to_string()),
+        Value::String(text) => PropertyNode::Text(text.clone()),
         Value::Array(items) => {
             let items = items.iter().map(|item| node(item, deeper).map(Arc::new));
-            YamlNode::List(items.collect::<Option<_>>()?)
+            PropertyNode::List(items.collect::<Option<_>>()?)
         }
         // With its origin, as the server answers if it is asked to.
         Value::Object(fields) if fields.contains_key("value") && fields.contains_key("origin") => {
@@ -49,7 +49,7 @@ fn node(value: &Value, depth: usize) -> Option<YamlNode> {
         }
         Value::Object(fields) => {
             let entries = fields.iter().map(|(key, one)| Some((key.clone(), Arc::new(node(one, deeper)?))));
-            YamlNode::Map(entries.collect::<Option<_>>()?)
+            PropertyNode::Map(entries.collect::<Option<_>>()?)
         }
     })
 }

@@ -16,27 +16,27 @@ pub(super) enum FieldType {
     /// From READ and WRITE to lists of roles.
     Permissions,
     /// A list of groups of fields.
-    Groups(&'static [Field]),
+    Groups(&'static [FieldSpec]),
     /// A group of fields.
-    Group(&'static [Field]),
+    Group(&'static [FieldSpec]),
 }
 
-type Field = (&'static str, FieldType);
+type FieldSpec = (&'static str, FieldType);
 
-const CUSTOM_RESOURCE: &[Field] = &[
+const CUSTOM_RESOURCE: &[FieldSpec] = &[
     ("kubernetesKind", FieldType::Text),
     ("spinnakerKind", FieldType::Text),
     ("deployPriority", FieldType::Text),
     ("versioned", FieldType::Flag),
     ("namespaced", FieldType::Flag),
 ];
-const CACHING_POLICY: &[Field] =
+const CACHING_POLICY: &[FieldSpec] =
     &[("kubernetesKind", FieldType::Text), ("maxEntriesPerAgent", FieldType::Int)];
-const RAW_RESOURCES: &[Field] =
+const RAW_RESOURCES: &[FieldSpec] =
     &[("kindExpressions", FieldType::Texts), ("omitKindExpressions", FieldType::Texts)];
 
 /// The fields that Clouddriver knows.
-pub(super) const ACCOUNT: &[Field] = &[
+pub(super) const ACCOUNT: &[FieldSpec] = &[
     ("name", FieldType::Text),
     ("environment", FieldType::Text),
     ("accountType", FieldType::Text),
@@ -93,7 +93,7 @@ pub(super) fn account(
 }
 
 fn group(
-    fields: &[Field],
+    fields: &[FieldSpec],
     entries: &[(&str, &Property<'_>)],
     prefix: &str,
     resolver: &mut dyn Resolve,
@@ -220,7 +220,7 @@ pub(super) fn checked_shape(definition: &Map<String, Value>) -> Result<(), Strin
     shape(ACCOUNT, definition, "")
 }
 
-fn shape(fields: &[Field], definition: &Map<String, Value>, prefix: &str) -> Result<(), String> {
+fn shape(fields: &[FieldSpec], definition: &Map<String, Value>, prefix: &str) -> Result<(), String> {
     for (name, kind) in fields {
         let value = definition.get(*name).unwrap_or(&Value::Null);
         let wrong = |what: &str| Err(format!("{prefix}{name} is not {what}"));

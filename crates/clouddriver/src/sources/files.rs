@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::properties::{accounts, below, steps};
 use super::snapshot::{Completeness, SourceFault, SourceSnapshot};
-use super::yaml::{YamlNode, documents};
+use super::yaml::{PropertyNode, documents};
 
 /// The names that Clouddriver's settings have, from the lowest precedence to the highest.
 const NAMES: [&str; 2] = ["spinnaker", "clouddriver"];
@@ -78,7 +78,7 @@ pub fn read_files(
     let mut properties = Vec::new();
     for file in files {
         for document in documents(&file.name, &file.text)? {
-            if !matches!(*document, YamlNode::Map(_)) {
+            if !matches!(*document, PropertyNode::Map(_)) {
                 return Err(fault(file, "a document is not a group of settings"));
             }
             if applies(file, &document, profiles)? {
@@ -96,18 +96,18 @@ fn fault(file: &NamedText, why: &str) -> SourceFault {
 }
 
 /// Whether a document is for one of the active profiles, or for all.
-fn applies(file: &NamedText, document: &YamlNode, profiles: &[String]) -> Result<bool, SourceFault> {
+fn applies(file: &NamedText, document: &PropertyNode, profiles: &[String]) -> Result<bool, SourceFault> {
     let mut wanted = Vec::new();
     for key in ON_PROFILE {
         below(document, &steps(key), &mut |rest, node| match node {
             // `spring.profiles.active` and others are below the same key.
             _ if !rest.is_empty() => {}
-            YamlNode::Text(text) => wanted.extend(text.split(',').map(|one| one.trim().to_owned())),
-            YamlNode::List(items) => wanted.extend(items.iter().filter_map(|item| match &**item {
-                YamlNode::Text(text) => Some(text.clone()),
+            PropertyNode::Text(text) => wanted.extend(text.split(',').map(|one| one.trim().to_owned())),
+            PropertyNode::List(items) => wanted.extend(items.iter().filter_map(|item| match &**item {
+                PropertyNode::Text(text) => Some(text.clone()),
                 _ => None,
             })),
-            YamlNode::Null | YamlNode::Map(_) => {}
+            PropertyNode::Null | PropertyNode::Map(_) => {}
         });
     }
     if wanted.is_empty() {

@@ -7,7 +7,7 @@ use super::snapshot::{BadEntry, SourceEntry, SourceSnapshot};
 
 /// What is known about a name.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Lookup<'s> {
+pub enum NameLookup<'s> {
     /// This entry has it.
     Found(&'s SourceEntry),
     /// The source that would win has it, but not in a usable form.
@@ -82,18 +82,18 @@ impl MergedSources {
     }
 
     /// What is known about a name.
-    pub fn lookup(&self, name: &str) -> Lookup<'_> {
+    pub fn lookup(&self, name: &str) -> NameLookup<'_> {
         let winner = self.winners.get(name);
         let before = winner.map_or(self.snapshots.len(), |(at, _)| *at);
         let unsure =
             self.snapshots.iter().take(before).find_map(|snapshot| Some((snapshot, snapshot.gap()?)));
         match (unsure, winner) {
-            (Some((snapshot, why)), _) => Lookup::Unknown { source: &snapshot.source, why },
-            (None, Some((_, Winner::Entry(entry)))) => Lookup::Found(entry),
+            (Some((snapshot, why)), _) => NameLookup::Unknown { source: &snapshot.source, why },
+            (None, Some((_, Winner::Entry(entry)))) => NameLookup::Found(entry),
             (None, Some((at, Winner::Broken(entry)))) => {
-                Lookup::Broken { source: self.snapshots.get(*at).map_or("", |of| &of.source), entry }
+                NameLookup::Broken { source: self.snapshots.get(*at).map_or("", |of| &of.source), entry }
             }
-            (None, None) => Lookup::Absent,
+            (None, None) => NameLookup::Absent,
         }
     }
 

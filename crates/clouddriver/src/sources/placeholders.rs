@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fields::Resolve;
 use super::properties::{below, steps};
-use super::yaml::YamlNode;
+use super::yaml::PropertyNode;
 
 /// Maximum nesting of placeholders.
 const MAX_DEPTH: usize = 16;
@@ -20,7 +20,7 @@ const UNDECRYPTED: &str = "{cipher}";
 
 /// Resolves placeholders.
 pub(super) struct Placeholders<'n> {
-    properties: &'n [Arc<YamlNode>],
+    properties: &'n [Arc<PropertyNode>],
     vars: &'n BTreeMap<String, String>,
     known: HashMap<String, Option<&'n str>>,
 }
@@ -36,7 +36,7 @@ struct Resolution<'f> {
 }
 
 impl<'n> Placeholders<'n> {
-    pub(super) fn new(properties: &'n [Arc<YamlNode>], vars: &'n BTreeMap<String, String>) -> Self {
+    pub(super) fn new(properties: &'n [Arc<PropertyNode>], vars: &'n BTreeMap<String, String>) -> Self {
         Self { properties, vars, known: HashMap::new() }
     }
 
@@ -124,7 +124,7 @@ impl<'n> Placeholders<'n> {
         let mut value = None;
         for one in self.properties {
             below(one, &path, &mut |rest, node| {
-                if let (true, YamlNode::Text(text)) = (rest.is_empty(), node) {
+                if let (true, PropertyNode::Text(text)) = (rest.is_empty(), node) {
                     value.get_or_insert(text.as_str());
                 }
             });

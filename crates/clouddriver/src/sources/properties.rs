@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::fields::{self, fold};
 use super::placeholders::Placeholders;
 use super::snapshot::{SourceItem, bad, item, unfit_name};
-use super::yaml::YamlNode;
+use super::yaml::PropertyNode;
 
 /// Maximum index of a list.
 const MAX_INDEX: usize = 100_000;
@@ -15,35 +15,35 @@ const ACCOUNTS: &str = "kubernetes.accounts";
 
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step<'k> {
+pub(super) enum PathStep<'k> {
     Name(&'k str),
     Index(usize),
 }
 
-impl Step<'_> {
-    fn is(&self, other: &Step<'_>) -> bool {
+impl PathStep<'_> {
+    fn is(&self, other: &PathStep<'_>) -> bool {
         match (self, other) {
-            (Self::Name(one), Step::Name(other)) => one == other || fold(one) == fold(other),
-            (Self::Index(one), Step::Index(other)) => one == other,
+            (Self::Name(one), PathStep::Name(other)) => one == other || fold(one) == fold(other),
+            (Self::Index(one), PathStep::Index(other)) => one == other,
             _ => false,
         }
     }
 }
 
 /// The steps of a key: `a.b[0].c` has four. A name in brackets may hold dots, as in `labels[a.b]`.
-pub(super) fn steps(key: &str) -> Vec<Step<'_>> {
+pub(super) fn steps(key: &str) -> Vec<PathStep<'_>> {
     let mut steps = Vec::new();
     let mut rest = key;
     while !rest.is_empty() {
         if let Some((inside, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             let index = inside.parse().ok().filter(|index| *index <= MAX_INDEX);
-            steps.push(index.map_or(Step::Name(inside), Step::Index));
+            steps.push(index.map_or(PathStep::Name(inside), PathStep::Index));
             rest = after.strip_prefix('.').unwrap_or(after);
             continue;
         }
         let end = rest.find(['.', '[']).filter(|end| *end > 0).unwrap_or(rest.len());
         let (name, after) = rest.split_at(end);
-        steps.push(Step::Name(name));
+        steps.push(PathStep::Name(name));
         rest = after.strip_prefix('.').unwrap_or(after);
     }
     steps
@@ -51,20 +51,20 @@ pub(super) fn steps(key: &str) -> Vec<Step<'_>> {
 
 /// Calls `found` for each value at or below a path, with the steps that a key has beyond it.
 pub(super) fn below<'n>(
-    node: &'n YamlNode,
-    path: &[Step<'_>],
-    found: &mut dyn FnMut(Vec<Step<'n>>, &'n YamlNode),
+    node: &'n PropertyNode,
+    path: &[PathStep<'_>],
+    found: &mut dyn FnMut(Vec<PathStep<'n>>, &'n PropertyNode),
 ) {
     let Some((first, rest)) = path.split_first() else { return found(Vec::new(), node) };
     match node {
-        YamlNode::List(items) => {
-            if let Step::Index(index) = first
+        PropertyNode::List(items) => {
+            if let PathStep::Index(index) = first
                 && let Some(item) = items.get(*index)
             {
                 below(item, rest, found);
             }
         }
-        YamlNode::Map(entries) => {
+        PropertyNode::Map(entries) => {
             for (key, node) in entries {
                 let mut own = steps(key);
                 let common = own.len().min(path.len());
@@ -79,7 +79,7 @@ pub(super) fn below<'n>(
                 }
             }
         }
-        YamlNode::Null | YamlNode::Text(_) => {}
+        PropertyNode::Null | PropertyNode::Text(_) => {}
     }
 }
 
@@ -99,25 +99,25 @@ pub(super) enum Property<'n> {
 
 impl<'n> Property<'n> {
     /// Adds a value below these steps. What is there stays.
-    fn insert(&mut self, steps: &[Step<'n>], node: &'n YamlNode) {
+    fn insert(&mut self, steps: &[PathStep<'n>], node: &'n PropertyNode) {
         if let Some((step, rest)) = steps.split_first() {
             return self.child(step).insert(rest, node);
         }
         match node {
-            YamlNode::Null => {}
-            YamlNode::Text(text) => {
+            PropertyNode::Null => {}
+            PropertyNode::Text(text) => {
                 if matches!(self, Self::Null) {
                     *self = Self::Text(text);
                 }
             }
-            YamlNode::List(items) if items.is_empty() => self.set_empty(),
-            YamlNode::Map(entries) if entries.is_empty() => self.set_empty(),
-            YamlNode::List(items) => {
+            PropertyNode::List(items) if items.is_empty() => self.set_empty(),
+            PropertyNode::Map(entries) if entries.is_empty() => self.set_empty(),
+            PropertyNode::List(items) => {
                 for (at, item) in items.iter().enumerate() {
-                    self.child(&Step::Index(at)).insert(&[], item);
+                    self.child(&PathStep::Index(at)).insert(&[], item);
                 }
             }
-            YamlNode::Map(entries) => {
+            PropertyNode::Map(entries) => {
                 for (key, node) in entries {
                     self.insert_key(key, node);
                 }
@@ -125,7 +125,7 @@ impl<'n> Property<'n> {
         }
     }
 
-    fn insert_key(&mut self, key: &'n str, node: &'n YamlNode) {
+    fn insert_key(&mut self, key: &'n str, node: &'n PropertyNode) {
         let steps = steps(key);
         // A key such as `.` has no steps; it is nothing that Spring would find.
         if !steps.is_empty() {
@@ -139,14 +139,14 @@ impl<'n> Property<'n> {
         }
     }
 
-    fn child(&mut self, step: &Step<'n>) -> &mut Self {
+    fn child(&mut self, step: &PathStep<'n>) -> &mut Self {
         if !matches!(self, Self::Group { .. }) {
             *self = Self::Group { names: BTreeMap::new(), items: BTreeMap::new() };
         }
         let Self::Group { names, items } = self else { unreachable!("it was just made one") };
         match step {
-            Step::Name(name) => names.entry(name).or_default(),
-            Step::Index(index) => items.entry(*index).or_default(),
+            PathStep::Name(name) => names.entry(name).or_default(),
+            PathStep::Index(index) => items.entry(*index).or_default(),
         }
     }
 
@@ -194,7 +194,7 @@ impl<'n> Property<'n> {
 }
 
 /// What is set at a path in one property source; `None` if nothing is.
-fn at<'n>(node: &'n YamlNode, path: &[Step<'_>]) -> Option<Property<'n>> {
+fn at<'n>(node: &'n PropertyNode, path: &[PathStep<'_>]) -> Option<Property<'n>> {
     let mut property = None;
     below(node, path, &mut |steps, node| {
         property.get_or_insert_with(Property::default).insert(&steps, node);
@@ -206,7 +206,7 @@ fn at<'n>(node: &'n YamlNode, path: &[Step<'_>]) -> Option<Property<'n>> {
 /// has it.
 pub(super) fn accounts(
     source: &Arc<str>,
-    properties: &[Arc<YamlNode>],
+    properties: &[Arc<PropertyNode>],
     vars: &BTreeMap<String, String>,
 ) -> Vec<SourceItem> {
     let path = steps(ACCOUNTS);

@@ -22,16 +22,16 @@ const KNOWN_KEYS: &[&str] =
 
 /// A value. Aliases share what they stand for.
 #[derive(Clone, Debug)]
-pub(super) enum YamlNode {
+pub(super) enum PropertyNode {
     Null,
     Text(String),
-    List(Vec<Arc<YamlNode>>),
+    List(Vec<Arc<PropertyNode>>),
     /// With unique keys.
-    Map(Vec<(String, Arc<YamlNode>)>),
+    Map(Vec<(String, Arc<PropertyNode>)>),
 }
 
 /// Parses a file. Documents without content are left out.
-pub(super) fn documents(file: &str, text: &str) -> Result<Vec<Arc<YamlNode>>, SourceFault> {
+pub(super) fn documents(file: &str, text: &str) -> Result<Vec<Arc<PropertyNode>>, SourceFault> {
     let at = |line: usize, why: String| SourceFault::File { file: file.to_owned(), line: Some(line), why };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let options = options! {
@@ -68,19 +68,19 @@ fn unreadable(text: &str, line: usize) -> &'static str {
 /// A mapping or list that is not complete yet.
 struct Open {
     anchor: usize,
-    node: OpenNode,
+    node: UnfinishedNode,
 }
 
-enum OpenNode {
-    List(Vec<Arc<YamlNode>>),
+enum UnfinishedNode {
+    List(Vec<Arc<PropertyNode>>),
     Map {
-        entries: Vec<(String, Arc<YamlNode>)>,
+        entries: Vec<(String, Arc<PropertyNode>)>,
         /// The key whose value comes next.
         key: Option<String>,
         /// Place of each key.
         seen: HashMap<String, usize>,
         /// What `<<` adds.
-        merged: Vec<(String, Arc<YamlNode>)>,
+        merged: Vec<(String, Arc<PropertyNode>)>,
     },
 }
 
@@ -88,9 +88,9 @@ enum OpenNode {
 struct Tree {
     open: Vec<Open>,
     /// Value, size in bytes and depth, by anchor.
-    anchors: HashMap<usize, (Arc<YamlNode>, usize, usize)>,
+    anchors: HashMap<usize, (Arc<PropertyNode>, usize, usize)>,
     repeated: usize,
-    documents: Vec<Arc<YamlNode>>,
+    documents: Vec<Arc<PropertyNode>>,
 }
 
 impl Tree {
@@ -99,14 +99,14 @@ impl Tree {
             Event::Scalar(text, style, anchor, _) => {
                 let plain = style == ScalarStyle::Plain;
                 let node = match text.as_ref() {
-                    "" | "~" | "null" | "Null" | "NULL" if plain => YamlNode::Null,
-                    _ => YamlNode::Text(text.into_owned()),
+                    "" | "~" | "null" | "Null" | "NULL" if plain => PropertyNode::Null,
+                    _ => PropertyNode::Text(text.into_owned()),
                 };
                 self.attach(Arc::new(node), anchor, line)
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(anchor, OpenNode::List(Vec::new())),
+            Event::SequenceStart(_, anchor, _) => self.begin(anchor, UnfinishedNode::List(Vec::new())),
             Event::MappingStart(_, anchor, _) => {
-                let node = OpenNode::Map {
+                let node = UnfinishedNode::Map {
                     entries: Vec::new(),
                     key: None,
                     seen: HashMap::new(),
@@ -137,8 +137,8 @@ impl Tree {
         }
     }
 
-    fn begin(&mut self, anchor: usize, node: OpenNode) -> Result<(), String> {
-        if let Some(Open { node: OpenNode::Map { key: None, .. }, .. }) = self.open.last() {
+    fn begin(&mut self, anchor: usize, node: UnfinishedNode) -> Result<(), String> {
+        if let Some(Open { node: UnfinishedNode::Map { key: None, .. }, .. }) = self.open.last() {
             return Err("a list or mapping stands where a key is expected".to_owned());
         }
         self.open.push(Open { anchor, node });
@@ -148,37 +148,37 @@ impl Tree {
     fn end(&mut self, line: usize) -> Result<(), String> {
         let Some(Open { anchor, node }) = self.open.pop() else { return Ok(()) };
         let node = match node {
-            OpenNode::List(items) => YamlNode::List(items),
-            OpenNode::Map { mut entries, mut seen, merged, .. } => {
+            UnfinishedNode::List(items) => PropertyNode::List(items),
+            UnfinishedNode::Map { mut entries, mut seen, merged, .. } => {
                 for (key, value) in merged {
                     if let std::collections::hash_map::Entry::Vacant(place) = seen.entry(key.clone()) {
                         place.insert(line);
                         entries.push((key, value));
                     }
                 }
-                YamlNode::Map(entries)
+                PropertyNode::Map(entries)
             }
         };
         self.attach(Arc::new(node), anchor, line)
     }
 
     /// Adds a complete value to its parent.
-    fn attach(&mut self, node: Arc<YamlNode>, anchor: usize, line: usize) -> Result<(), String> {
+    fn attach(&mut self, node: Arc<PropertyNode>, anchor: usize, line: usize) -> Result<(), String> {
         if anchor != 0 {
             let (bytes, height) = measure(&node);
             self.anchors.insert(anchor, (Arc::clone(&node), bytes, height));
         }
         let Some(parent) = self.open.last_mut() else {
-            if !matches!(*node, YamlNode::Null) {
+            if !matches!(*node, PropertyNode::Null) {
                 self.documents.push(node);
             }
             return Ok(());
         };
         match &mut parent.node {
-            OpenNode::List(items) => items.push(node),
-            OpenNode::Map { entries, key, seen, merged } => match key.take() {
+            UnfinishedNode::List(items) => items.push(node),
+            UnfinishedNode::Map { entries, key, seen, merged } => match key.take() {
                 None => {
-                    let YamlNode::Text(name) = &*node else {
+                    let PropertyNode::Text(name) = &*node else {
                         return Err("a key is empty, or is not text".to_owned());
                     };
                     if name != "<<"
@@ -207,10 +207,10 @@ fn quotable(key: &str) -> String {
 }
 
 /// Adds the entries of `<<: *name` or `<<: [*one, *two]`; the first occurrence of a key wins.
-fn merge(node: &YamlNode, into: &mut Vec<(String, Arc<YamlNode>)>) -> Result<(), String> {
+fn merge(node: &PropertyNode, into: &mut Vec<(String, Arc<PropertyNode>)>) -> Result<(), String> {
     match node {
-        YamlNode::Map(entries) => into.extend(entries.iter().cloned()),
-        YamlNode::List(items) if items.iter().all(|item| matches!(**item, YamlNode::Map(_))) => {
+        PropertyNode::Map(entries) => into.extend(entries.iter().cloned()),
+        PropertyNode::List(items) if items.iter().all(|item| matches!(**item, PropertyNode::Map(_))) => {
             for item in items {
                 merge(item, into)?;
             }
@@ -221,16 +221,16 @@ fn merge(node: &YamlNode, into: &mut Vec<(String, Arc<YamlNode>)>) -> Result<(),
 }
 
 /// The size of a value in bytes, written out, and its depth.
-fn measure(node: &YamlNode) -> (usize, usize) {
-    let sum = |(bytes, height): (usize, usize), key: usize, child: &YamlNode| {
+fn measure(node: &PropertyNode) -> (usize, usize) {
+    let sum = |(bytes, height): (usize, usize), key: usize, child: &PropertyNode| {
         let (more, deep) = measure(child);
         (bytes.saturating_add(key).saturating_add(more), height.max(deep))
     };
     let (bytes, height) = match node {
-        YamlNode::Null => return (NODE_BYTES, 1),
-        YamlNode::Text(text) => return (NODE_BYTES + text.len(), 1),
-        YamlNode::List(items) => items.iter().fold((NODE_BYTES, 0), |so_far, item| sum(so_far, 0, item)),
-        YamlNode::Map(entries) => {
+        PropertyNode::Null => return (NODE_BYTES, 1),
+        PropertyNode::Text(text) => return (NODE_BYTES + text.len(), 1),
+        PropertyNode::List(items) => items.iter().fold((NODE_BYTES, 0), |so_far, item| sum(so_far, 0, item)),
+        PropertyNode::Map(entries) => {
             entries.iter().fold((NODE_BYTES, 0), |so_far, (key, node)| sum(so_far, key.len(), node))
         }
     };

@@ -25,10 +25,10 @@ fn partial(source: &str, items: Vec<SourceItem>) -> Arc<SourceSnapshot> {
 /// The outcome in one word, with the source.
 fn outcome(merged: &MergedSources, name: &str) -> String {
     match merged.lookup(name) {
-        Lookup::Found(entry) => format!("found in {}", entry.source),
-        Lookup::Broken { source, entry } => format!("broken in {source}: {}", entry.reason),
-        Lookup::Absent => "absent".to_owned(),
-        Lookup::Unknown { source, .. } => format!("unknown because of {source}"),
+        NameLookup::Found(entry) => format!("found in {}", entry.source),
+        NameLookup::Broken { source, entry } => format!("broken in {source}: {}", entry.reason),
+        NameLookup::Absent => "absent".to_owned(),
+        NameLookup::Unknown { source, .. } => format!("unknown because of {source}"),
     }
 }
 
@@ -127,10 +127,10 @@ proptest! {
             let before = first.unwrap_or(sources.len());
             let is_sure = sources[..before].iter().all(|(is_complete, _)| *is_complete);
             match merged.lookup(&row.to_string()) {
-                Lookup::Found(entry) => prop_assert!(is_sure && first == entry.source.parse().ok()),
-                Lookup::Broken { source, .. } => prop_assert!(is_sure && first == source.parse().ok()),
-                Lookup::Absent => prop_assert!(is_sure && first.is_none()),
-                Lookup::Unknown { .. } => prop_assert!(!is_sure),
+                NameLookup::Found(entry) => prop_assert!(is_sure && first == entry.source.parse().ok()),
+                NameLookup::Broken { source, .. } => prop_assert!(is_sure && first == source.parse().ok()),
+                NameLookup::Absent => prop_assert!(is_sure && first.is_none()),
+                NameLookup::Unknown { .. } => prop_assert!(!is_sure),
             }
         }
     }
