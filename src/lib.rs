@@ -10,7 +10,7 @@
 //! | siblings | `controller`, `gateway`, `hub`, `registration`, `replica_port`, `rest` |
 //! | services | `operations` |
 //! | requests | `request_routing` |
-//! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `peers`, `leases`, `informers`, `secrets` |
+//! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `credentials_sources`, `peers`, `leases`, `informers`, `secrets` |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
@@ -19,6 +19,7 @@ mod certificates;
 mod clouddriver;
 mod connected_agents;
 mod controller;
+mod credentials_sources;
 mod gateway;
 mod hub;
 mod informers;
@@ -33,6 +34,10 @@ mod rest;
 mod secrets;
 
 pub use certificates::{Authority, LeafRequest, dns_names_in_der};
+pub use credentials_sources::{
+    CredentialsSource, CredentialsSources, FileError, NeededSources, ObjectKind, SourcePlace,
+    SourceReadError, SourceSettings,
+};
 pub use hub::{
     AccountObjects, AdmissionClass, AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration,
     RegistrationError, SessionRef,

@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `accounts`, `dynamic`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
+//! | `accounts`, `dynamic`, `source_accounts`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
@@ -40,6 +40,7 @@ mod openapi;
 mod operation_views;
 mod operations;
 mod request_rules;
+mod source_accounts;
 #[cfg(test)]
 mod tests;
 mod unknown_callers;
@@ -60,10 +61,12 @@ pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
 use crate::connected_agents::ConnectedAgents;
+use crate::credentials_sources::CredentialsSources;
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
 use crate::peers::Peers;
 use error::RestError;
+use kubesvc_clouddriver::definition::FileRoot;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cache::rules::OperatorRules;
 use kubesvc_core::not_watched;
@@ -118,6 +121,10 @@ pub struct RestSettings {
     pub cached_kinds: OperatorRules,
     /// What holds for accounts that do not say themselves.
     pub account_defaults: AccountDefaults,
+    /// Where the files are that Clouddriver's accounts name.
+    pub file_roots: Vec<FileRoot>,
+    /// uid of the installation.
+    pub installation_uid: String,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
 }
@@ -139,6 +146,8 @@ pub struct RestPorts {
     pub cache: Arc<dyn CacheStore>,
     /// Operations on accounts.
     pub operations: Arc<Operations>,
+    /// Clouddriver's credentials sources.
+    pub credentials_sources: Arc<CredentialsSources>,
     /// Makes the leader, if this replica leads, look at all accounts again.
     pub look_at_accounts: Arc<dyn Fn() + Send + Sync>,
     /// Whether this process is ready to serve.
@@ -234,11 +243,11 @@ pub fn router(state: RestState) -> Router {
         // name.
         .route(
             "/armory/accounts",
-            get(accounts::list).post(accounts::add).patch(accounts::patch).delete(accounts::delete),
+            get(accounts::list).post(source_accounts::add).patch(accounts::patch).delete(accounts::delete),
         )
         .route(
             "/armory/accounts/",
-            nameless().post(accounts::add).patch(accounts::patch).delete(error::no_route),
+            nameless().post(source_accounts::add).patch(accounts::patch).delete(error::no_route),
         )
         .route_slashed(
             "/armory/accounts/dynamic",

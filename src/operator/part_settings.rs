@@ -162,6 +162,8 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
         source_rules: source_rules(settings, location),
         cached_kinds: settings.cache.rules.clone(),
         account_defaults: settings.cache.defaults.clone(),
+        file_roots: settings.credentials_sources.file_roots.clone(),
+        installation_uid: location.installation.uid.clone(),
         browsers: BrowserRules {
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),

@@ -31,6 +31,7 @@ use crate::access::{AccessMode, KubeAccessReviews};
 use crate::clouddriver::{ClouddriverClient, ClouddriverTlsFiles, Registrations};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
+use crate::credentials_sources::CredentialsSources;
 use crate::gateway::GatewayPorts;
 use crate::hub::{CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
@@ -262,16 +263,23 @@ impl Assembly<'_> {
         let registration_metrics = RegistrationMetrics::default();
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
+        let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
-        let exposition =
-            self.exposition((&metrics, &registration_metrics), &hub, of_accounts, &leases.leadership, http);
+        let exposition = self.exposition(
+            (&metrics, &registration_metrics),
+            &hub,
+            of_accounts,
+            &sources,
+            &leases.leadership,
+            http,
+        );
         let readiness = self.readiness(&leases, &hub);
         if leases.leases.is_some() {
             self.watch_isolation(&leases, &hub, &readiness);
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
-        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), exposition);
+        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), sources, exposition);
         router.start(&self.background);
         let mut context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
@@ -491,6 +499,7 @@ impl Assembly<'_> {
         (controller, registrations): (&ControllerMetrics, &RegistrationMetrics),
         hub: &Hub,
         (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
+        sources: &Arc<CredentialsSources>,
         leadership: &Leadership,
         http: &HttpMetrics,
     ) -> Arc<dyn Fn() -> String + Send + Sync> {
@@ -511,6 +520,7 @@ impl Assembly<'_> {
         if let Some(gateway) = gateway {
             gateway.register(&mut metrics.registry);
         }
+        sources.register(&mut metrics.registry);
         self.projection.register(&mut metrics.registry);
         self.peers.register(&mut metrics.registry);
         leadership.register(&mut metrics.registry);
@@ -519,6 +529,20 @@ impl Assembly<'_> {
         self.background.registry().register(&mut metrics.registry);
         kube_access::register(&mut metrics.registry);
         Arc::new(move || metrics.encode())
+    }
+
+    /// Clouddriver's credentials sources, which are read while they are needed.
+    fn credentials_sources(&self) -> Arc<CredentialsSources> {
+        let (settings, location) = (&self.settings.credentials_sources, &self.location);
+        let sources = CredentialsSources::new(
+            &settings.sources,
+            settings.vars.clone(),
+            &location.kube,
+            &location.namespace,
+        );
+        let sources = Arc::new(sources);
+        sources.start(&self.background, self.stop.clone());
+        sources
     }
 
     fn readiness(&self, leases: &ReplicaLeases, hub: &Arc<Hub>) -> Arc<OperatorReadiness> {
@@ -574,6 +598,7 @@ impl Assembly<'_> {
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
         operations: Arc<Operations>,
+        sources: Arc<CredentialsSources>,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -585,6 +610,7 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
             operations,
+            credentials_sources: sources,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
             }),

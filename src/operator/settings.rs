@@ -2,6 +2,7 @@
 
 mod cache;
 mod clouddriver;
+mod credentials_sources;
 mod custom_resources;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::hub::Pings;
 use crate::leases::Times;
 pub use cache::CacheSettings;
 pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PushSettings};
+pub use credentials_sources::CredentialsSourcesSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
@@ -87,6 +89,8 @@ settings! {
         accounts: AccountsSettings = group("kubesvc.accounts");
         /// Which objects are cached, and how.
         cache: CacheSettings = group("kubesvc").read_as(cache::checked);
+        /// Where Clouddriver's accounts are read.
+        credentials_sources: CredentialsSourcesSettings = credentials_sources::source();
         /// how replicas find one another; not set: local on SQLite, else kubernetes
         cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
         /// How replicas find one another.

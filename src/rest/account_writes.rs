@@ -89,14 +89,15 @@ fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) -> Result<(),
     })
 }
 
-fn about(name: &str, problem: &str) -> RestError {
+pub(super) fn about(name: &str, problem: &str) -> RestError {
     RestError::bad_request(format!("account {name:?}: {problem}"))
 }
 
 /// Creates the account. Returns the account that already exists under the name, if there is one.
 pub(super) async fn create(
     state: &RestState,
-    given: &AccountInput,
+    name: &str,
+    contents: &Contents<'_>,
     account: &KubesvcAccount,
 ) -> Result<Option<KubesvcAccount>, RestError> {
     let key = AccountKey {
@@ -104,12 +105,11 @@ pub(super) async fn create(
         name: account.metadata.name.clone().unwrap_or_default(),
     };
     let credential = state.secret(&key);
-    let contents = given.contents();
     let mut prepared = None;
     if !contents.is_empty() {
-        match credential.prepare(&contents).await {
-            Ok(version) => prepared = Some((&contents, version)),
-            Err(AccountSecretError::Taken) => return existing(state, given).await,
+        match credential.prepare(contents).await {
+            Ok(version) => prepared = Some(version),
+            Err(AccountSecretError::Taken) => return existing(state, name).await,
             Err(error) => return Err(error.into()),
         }
     }
@@ -118,26 +118,26 @@ pub(super) async fn create(
         Ok(made) => made,
         Err(error) => {
             // Delete the Secret that this request prepared, unless another request's object uses it.
-            if let Some((_, version)) = prepared.filter(|_| error.had_no_effect()) {
+            if let Some(version) = prepared.filter(|_| error.had_no_effect()) {
                 credential.discard_written(&version).await;
             }
             return match error.class() {
-                ErrorClass::Conflict => existing(state, given).await,
+                ErrorClass::Conflict => existing(state, name).await,
                 _ => Err(error.into()),
             };
         }
     };
-    if let Some((contents, version)) = &prepared {
+    if let Some(version) = &prepared {
         credential.complete(contents, version, &made).await?;
     }
     Ok(None)
 }
 
-async fn existing(state: &RestState, given: &AccountInput) -> Result<Option<KubesvcAccount>, RestError> {
-    let found = state.find(&given.name).await?;
+async fn existing(state: &RestState, name: &str) -> Result<Option<KubesvcAccount>, RestError> {
+    let found = state.find(name).await?;
     match found.account {
         Some(account) => Ok(Some(account)),
-        None => Err(in_the_way(&given.name, found.in_the_way.as_deref())),
+        None => Err(in_the_way(name, found.in_the_way.as_deref())),
     }
 }
 

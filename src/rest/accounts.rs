@@ -14,30 +14,15 @@ use serde_json::json;
 use super::RestState;
 use super::account_writes::AccountChange;
 use super::body::{self, MediaTypes, PendingBody};
-use super::dto::{AccountDefinition, AccountNames, AccountOrNone, StateChanges};
+use super::dto::{AccountNames, AccountOrNone, StateChanges};
 use super::error::{ErrorBody, RestError};
 use super::extract::{DynamicAccounts, Force, Paging, PathAccount};
 use super::lookup::{NOT_READ_YET, all, refuse_if_any, summed_up};
 use super::memory_limit::MemoryPermit;
 use super::request_rules::AccountVerb;
-use super::view::{AccountItem, AccountPage, AccountView, ExistingAccount};
+use super::view::{AccountItem, AccountPage, AccountView};
 use kubesvc_core::spinnaker::AccountInput;
 use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
-
-/// Add accounts from a credentials source, as INACTIVE.
-#[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
-    request_body = [AccountDefinition],
-    responses(
-        (status = 202, description = "INACTIVE accounts were created from the credentials source; not returned until this is implemented", body = [ExistingAccount]),
-        (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
-        (status = 501, description = "Not implemented yet, or dynamic accounts are disabled", body = ErrorBody),
-    ))]
-pub(super) async fn add(_: DynamicAccounts) -> Result<StatusCode, RestError> {
-    Err(RestError::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "adding accounts from a credentials source is not implemented yet; POST their definitions to /armory/accounts/dynamic",
-    ))
-}
 
 /// Activate or deactivate accounts, and change other fields of those that are activated.
 #[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",

@@ -91,7 +91,7 @@ async fn create_one(
     if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, AccountVerb::Add).effect) {
         return Ok(Some(ExistingAccount::of(&existing)));
     }
-    Ok(create(state, given, account).await?.as_ref().map(ExistingAccount::of))
+    Ok(create(state, &given.name, &given.contents(), account).await?.as_ref().map(ExistingAccount::of))
 }
 
 /// Change an account.

@@ -9,7 +9,9 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
-use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, health, operations};
+use super::{
+    account_cache, accounts, agents, clouddrivers, dynamic_accounts, health, operations, source_accounts,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -30,7 +32,7 @@ use super::{account_cache, accounts, agents, clouddrivers, dynamic_accounts, hea
     security(()),
     modifiers(&CommonParts),
     paths(
-        accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
+        source_accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic_accounts::get, dynamic_accounts::post, dynamic_accounts::put, dynamic_accounts::patch, dynamic_accounts::delete,
         accounts::get_or_empty, accounts::namespaces,
         account_cache::get,

@@ -37,6 +37,7 @@ mod malformed;
 mod operations;
 mod routes;
 mod serving;
+mod source_accounts;
 
 struct NoAgents;
 
@@ -365,6 +366,8 @@ fn settings() -> RestSettings {
         source_rules: SourceRules::default(),
         cached_kinds: OperatorRules::default(),
         account_defaults: AccountDefaults::default(),
+        file_roots: Vec::new(),
+        installation_uid: "installation".to_owned(),
         browsers: BrowserRules::default(),
     }
 }
@@ -392,6 +395,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             accounts,
             connected_agents: Arc::new(NoAgents),
             operations,
+            credentials_sources: Arc::new(CredentialsSources::of(Vec::new())),
             look_at_accounts: Arc::new(|| {}),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),

@@ -13,7 +13,17 @@ const LAYERS: &[&[&str]] = &[
     &["controller", "gateway", "hub", "registration", "replica_port", "rest"],
     &["operations"],
     &["request_routing"],
-    &["access", "certificates", "clouddriver", "connected_agents", "peers", "leases", "informers", "secrets"],
+    &[
+        "access",
+        "certificates",
+        "clouddriver",
+        "connected_agents",
+        "credentials_sources",
+        "peers",
+        "leases",
+        "informers",
+        "secrets",
+    ],
 ];
 
 /// Modules that decide without I/O and read no clock.

@@ -1,4 +1,12 @@
 //! Clouddriver's forms: the definitions of its accounts, what its credentials sources contain, and the accounts that
 //! kubesvc registers in it. Pure: no I/O, no clock, no async.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`definition`] | an entry of a credentials source as an account, and an account as an entry |
+//! | [`registration`] | accounts registered in Clouddriver: which ones, with which definition, and the next step |
+//! | [`sources`] | what a credentials source contains, and which account of several sources has a name |
 
+pub mod definition;
 pub mod registration;
+pub mod sources;

@@ -79,8 +79,14 @@ pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
 pub const ORIGIN_AGENT: &str = "agent";
 /// The origin of an account created by REST.
 pub const ORIGIN_REST: &str = "rest";
-/// The origin of an account that was a foreign row.
+/// The origin of an account that was a foreign row, or an entry of a credentials source.
 pub const ORIGIN_MIGRATED: &str = "migrated";
+/// Annotation of a migrated account: the name of its credentials source.
+pub const SOURCE_ANNOTATION: &str = "kubesvc.io/source";
+/// Annotation of a migrated account: a keyed hash of its entry in the source, in hex.
+pub const SOURCE_HASH_ANNOTATION: &str = "kubesvc.io/source-hash";
+/// Annotation of a migrated account: the fields of its entry that have no effect, as JSON. Never a credential.
+pub const CLOUDDRIVER_DEFINITION_ANNOTATION: &str = "kubesvc.io/clouddriver-definition";
 /// Annotation: a new value requests an immediate retry; `status.retryHandled` keeps the last one handled.
 pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 /// Annotation: a new value requests a new election of the agent that streams the account's objects;

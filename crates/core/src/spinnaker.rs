@@ -141,7 +141,8 @@ pub struct Ignored {
 }
 
 impl Ignored {
-    fn count(&mut self, field: &str) {
+    /// Counts a field, and keeps its name if there are few.
+    pub fn count(&mut self, field: &str) {
         const MAX_NAMES_SHOWN: usize = 20;
         const MAX_NAME_CHARS: usize = 64;
         self.count += 1;

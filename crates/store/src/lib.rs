@@ -25,6 +25,10 @@ pub use cache::{
     ObjectBody, ObjectRow, ObjectVersion, Relation, RemovedScope, RowLimit, ScopeChange, ScopeKey, ScopeRow,
     ScopeState, ScopeWriter, StoredProgress, StoredScope, Swept,
 };
+pub use clouddriver_accounts::{
+    ClouddriverBody, ClouddriverDatabase, ClouddriverRow, ClouddriverScan, ClouddriverTableError,
+    check_clouddriver_url, scan_clouddriver_accounts,
+};
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
 pub use leader_terms::{Term, TermStore};
@@ -41,6 +45,7 @@ pub mod account_projection;
 mod accounts;
 mod assignments;
 mod cache;
+mod clouddriver_accounts;
 mod column_limits;
 pub mod copy_database;
 mod dialect;

@@ -75,7 +75,8 @@ pub(super) async fn open(
     Ok(SqlStore { pools, retry: sql::retry(MAX_BUSY_RETRIES), dialect: MySql { packet } })
 }
 
-fn options(address: &ServerAddress) -> Result<MySqlConnectOptions, StoreError> {
+/// Connect options for this address.
+pub(super) fn options(address: &ServerAddress) -> Result<MySqlConnectOptions, StoreError> {
     let mut options = MySqlConnectOptions::new()
         .host(&address.host)
         .port(address.port)

@@ -53,7 +53,7 @@ pub(super) async fn open(
 
 /// Connect options for this address. Except for the password, nothing that the URL leaves out is taken from
 /// elsewhere.
-fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
+pub(super) fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&address.host)
         .port(address.port)

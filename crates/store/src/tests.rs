@@ -1,6 +1,7 @@
 //! Contract tests of the store, run against every database, and tests specific to each database.
 
 mod cache_contract;
+mod clouddriver_accounts;
 pub(super) mod contract;
 mod copy_database;
 mod faults;

@@ -2,6 +2,7 @@
 
 mod cached_objects;
 mod closed;
+mod credentials_sources;
 mod environment;
 mod hostile;
 mod operator_files;

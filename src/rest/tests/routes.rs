@@ -129,10 +129,14 @@ async fn with_dynamic_accounts_off_the_writing_calls_are_501_before_anything_els
 }
 
 #[tokio::test]
-async fn adding_from_a_credentials_source_says_what_to_do_instead() {
+async fn adding_without_a_credentials_source_says_what_to_do_instead() {
     let answer = call("POST", "/armory/accounts", Some("application/json"), "[]").await;
     assert_eq!(answer.status, 501);
-    assert!(answer.message("/armory/accounts").contains("/armory/accounts/dynamic"));
+    let message = answer.message("/armory/accounts");
+    assert!(
+        message.contains("/armory/accounts/dynamic") && message.contains("kubesvc.clouddriver.sources"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

@@ -83,9 +83,10 @@ pub(super) fn set(spec: &mut KubesvcAccountSpec, field: &str, value: &Value) -> 
     Ok(true)
 }
 
-/// Converts the legacy field as Spinnaker does: the groups may read and write. `permissions` takes precedence.
+/// Converts the legacy field as Spinnaker does: the groups may read and write. `permissions` takes precedence if it
+/// names a role.
 fn legacy_groups(spec: &mut KubesvcAccountSpec, groups: &[String]) {
-    if spec.permissions.is_empty() && !groups.is_empty() {
+    if spec.permissions.values().all(Vec::is_empty) && !groups.is_empty() {
         spec.permissions = ["READ", "WRITE"].map(|right| (right.to_owned(), groups.to_vec())).into();
     }
 }

@@ -73,6 +73,9 @@ fn old_groups_become_permissions_where_there_are_none() {
     let both =
         spec_of(&json!({"name": "a", "requiredGroupMembership": ["ops"], "permissions": {"READ": ["dev"]}}));
     assert_eq!(both.permissions.len(), 1);
+    let empty =
+        json!({"name": "a", "requiredGroupMembership": ["ops"], "permissions": {"READ": [], "WRITE": []}});
+    assert_eq!(spec_of(&empty).permissions["READ"], ["ops"], "empty lists restrict nothing");
 }
 
 #[test]

@@ -82,6 +82,10 @@ kubesvc:
       onlySpinnakerManaged: false  # default
       customResources: []  # default
     accounts: {}  # default
+  clouddriver:
+    sources: []  # default
+    vars:
+    fileRoots: []  # default
   cluster: "local"  # c.yml:4
   cluster-kubernetes:
     kubeconfigFile: null  # default

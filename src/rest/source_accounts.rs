@@ -1,0 +1,208 @@
+//! `POST /armory/accounts`: accounts that Clouddriver has, taken from its credentials sources.
+//!
+//! The sources are read when the call comes, and the request is checked as a whole before anything is made. A name is
+//! unknown only if every source that could have it was read completely; otherwise the answer is 503. What is made is a
+//! snapshot: later changes of the source do not reach the account.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use secrecy::SecretString;
+
+use super::RestState;
+use super::account_writes::{about, create, in_the_way};
+use super::body::{self, MediaTypes, PendingBody};
+use super::dto::AccountDefinition;
+use super::error::{ErrorBody, RestError};
+use super::extract::DynamicAccounts;
+use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
+use super::view::ExistingAccount;
+use crate::credentials_sources::read_text_file;
+use kubesvc_clouddriver::definition::{Choice, ConversionSettings, Credential, Entry, convert, vet_contents};
+use kubesvc_clouddriver::sources::{MergedSources, NameLookup, SourceEntry};
+use kubesvc_core::KubesvcAccount;
+use kubesvc_core::owned_secret::{Contents, OWN_KEY};
+use kubesvc_core::spec::{KubesvcAccountSpec, OWN_SOURCE};
+use kubesvc_core::spinnaker::AccountInput;
+
+/// Time limit for reading the credentials sources.
+const SOURCES_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum size of a kubeconfig in a file of the operator, in bytes; the same as of any kubeconfig.
+const MAX_KUBECONFIG_BYTES: u64 = 256 * 1024;
+/// What the key of the hashes of entries is derived for.
+const HASH_PURPOSE: &[u8] = b"credentials source";
+
+/// An account to be made.
+struct WantedAccount {
+    name: String,
+    object: KubesvcAccount,
+    /// The kubeconfig for the Secret of the account.
+    contents: Option<SecretString>,
+}
+
+/// Add accounts from the credentials sources, as INACTIVE.
+#[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
+    request_body(content = [AccountDefinition], description = "At most 1,000 accounts; of each, name, zoneId and its kubeconfig count, all else comes from the source"),
+    responses(
+        (status = 202, description = "Accepted: an empty list; the accounts are INACTIVE", body = [ExistingAccount]),
+        (status = 400, description = "The body is malformed, or an account is unknown or refused; nothing was added", body = ErrorBody),
+        (status = 409, description = "These accounts already existed; the others were added", body = [ExistingAccount]),
+        (status = 501, description = "No credentials source is configured, or dynamic accounts are disabled", body = ErrorBody),
+        (status = 503, description = "A credentials source that may have an account cannot be read; nothing was added", body = ErrorBody),
+    ))]
+pub(super) async fn add(
+    _: DynamicAccounts,
+    State(state): State<RestState>,
+    received: PendingBody,
+) -> Result<Response, RestError> {
+    if state.credentials_sources.is_empty() {
+        return Err(RestError::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "no credentials source is configured: list Clouddriver's in kubesvc.clouddriver.sources, or POST definitions \
+             to /armory/accounts/dynamic",
+        ));
+    }
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
+    let given = body::accounts(body::objects(body)?)?;
+    state.watches_accounts()?;
+    // From here on to the end, because what is found decides what is written.
+    let existing = state.to_the_end(held, move |state| async move { add_all(&state, given).await }).await?;
+    let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
+    Ok((status, Json(existing)).into_response())
+}
+
+/// Makes the accounts that do not exist. Returns those that did, in the order of the request.
+async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<ExistingAccount>, RestError> {
+    let names: Vec<&str> = given.iter().map(|one| one.name.as_str()).collect();
+    let found = state.find_all(&names).await?;
+    let sources = if found.iter().all(|found| found.account.is_some()) {
+        MergedSources::default()
+    } else {
+        state.credentials_sources.read_now(SOURCES_TIMEOUT).await
+    };
+    let (mut steps, mut problems) = (Vec::new(), Vec::new());
+    for (given, found) in given.into_iter().zip(found) {
+        match state.step(given, found, &sources).await {
+            Ok(step) => steps.push(step),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    refuse_if_any(problems)?;
+    let each = steps.into_iter().map(|step| {
+        async move {
+            match step {
+                AddStep::Exists(existing) => Ok(Some(existing)),
+                AddStep::Make(wanted) => make(state, &wanted).await,
+            }
+        }
+        .boxed()
+    });
+    Ok(summed_up(all(each.collect()).await)?.into_iter().flatten().collect())
+}
+
+enum AddStep {
+    Exists(ExistingAccount),
+    Make(Box<WantedAccount>),
+}
+
+async fn make(state: &RestState, wanted: &WantedAccount) -> Result<Option<ExistingAccount>, RestError> {
+    let contents: Contents<'_> = wanted.contents.iter().map(|contents| (OWN_KEY, contents)).collect();
+    let existing = create(state, &wanted.name, &contents, &wanted.object).await?;
+    Ok(existing.as_ref().map(ExistingAccount::of))
+}
+
+impl RestState {
+    /// What is to be done for one account of the request, or why it is refused.
+    async fn step(
+        &self,
+        given: AccountInput,
+        found: FoundAccount,
+        sources: &MergedSources,
+    ) -> Result<AddStep, RestError> {
+        if let Some(existing) = &found.account {
+            return Ok(AddStep::Exists(ExistingAccount::of(existing)));
+        }
+        let entry = self.entry(&given.name, sources)?;
+        if let Some(other) = found.in_the_way {
+            return Err(in_the_way(&given.name, Some(&other)));
+        }
+        let mut spec = KubesvcAccountSpec::default();
+        given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
+        let choice = Choice { zone: spec.zone_id, source: given.source };
+        self.wanted(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
+    }
+
+    /// The entry of a name, if it is certain which one counts.
+    fn entry<'s>(&self, name: &str, sources: &'s MergedSources) -> Result<&'s SourceEntry, RestError> {
+        match sources.lookup(name) {
+            NameLookup::Found(entry) => Ok(entry),
+            NameLookup::Broken { source, entry } => Err(about(
+                name,
+                &format!("its entry in credentials source {source} is not usable: {}", entry.reason),
+            )),
+            NameLookup::Absent => {
+                let names: Vec<_> = self.credentials_sources.names().collect();
+                let why = format!(
+                    "it is in none of the credentials sources {}; check its name, or POST its definition to \
+                     /armory/accounts/dynamic",
+                    names.join(", ")
+                );
+                Err(about(name, &why))
+            }
+            NameLookup::Unknown { source, why } => Err(RestError::unavailable(format!(
+                "account {name:?}: credentials source {source} may have it, and was not read completely: {why}; \
+                 nothing was added"
+            ))),
+        }
+    }
+
+    /// The account that an entry describes, with its kubeconfig.
+    async fn wanted(&self, entry: &SourceEntry, choice: &Choice) -> Result<WantedAccount, RestError> {
+        let name = &entry.name;
+        let own = self.settings.installation_uid.as_bytes();
+        let shared = self.peers.digest(&[HASH_PURPOSE, own]);
+        let namespace = &self.settings.accounts_namespace;
+        let settings = ConversionSettings {
+            namespace,
+            file_roots: &self.settings.file_roots,
+            hash_key: shared.as_ref().map_or(own, |key| key.as_slice()),
+        };
+        let entry = Entry {
+            name: name.clone(),
+            definition: entry.definition.clone(),
+            source: entry.source.to_string(),
+        };
+        let account = convert(&entry, choice, settings).account;
+        let migrated = account.map_err(|refusal| {
+            about(name, &format!("its entry in credentials source {} is refused: {refusal}", entry.source))
+        })?;
+        let spec = &migrated.object.spec;
+        let may_use = self.settings.source_rules.check_source(namespace, OWN_SOURCE, &spec.kubeconfig);
+        may_use.map_err(|failure| about(name, &failure.message))?;
+        let contents = match migrated.credential {
+            Credential::Contents(contents) => Some(contents),
+            Credential::MountedFile(path) => {
+                let contents = read_text_file(PathBuf::from(path), MAX_KUBECONFIG_BYTES).await;
+                let contents = contents.map_err(|error| {
+                    RestError::unavailable(format!(
+                        "account {name:?}: {error} (kubesvc.clouddriver.fileRoots)"
+                    ))
+                })?;
+                vet_contents(&contents, spec.context.as_deref())
+                    .map_err(|problem| about(name, &problem.message))?;
+                Some(contents)
+            }
+            Credential::Reference(_)
+            | Credential::SecretKey { .. }
+            | Credential::AgentFile(_)
+            | Credential::ServiceAccount
+            | Credential::FileOnClouddriver(_) => None,
+        };
+        Ok(WantedAccount { name: entry.name, object: migrated.object, contents })
+    }
+}
