@@ -14,7 +14,6 @@ mod files;
 mod merged;
 mod placeholders;
 mod properties;
-mod registered;
 mod snapshot;
 mod stored;
 #[cfg(test)]
@@ -24,6 +23,5 @@ mod yaml;
 pub use config_server::read_config_server;
 pub use files::{NamedText, is_active, is_spring_file, read_files, sort_by_precedence};
 pub use merged::{MergedSources, NameLookup, Shadowed};
-pub use registered::is_registered;
 pub use snapshot::{BadEntry, Completeness, SourceEntry, SourceFault, SourceItem, SourceSnapshot};
 pub use stored::{read_definition, read_page, read_row};

@@ -1,18 +1,18 @@
 //! The definition that is sent to Clouddriver, and the mark in it that says whose it is.
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use kubesvc_core::KubesvcAccount;
+use kubesvc_core::kubeconfig::DocumentNode;
 use kubesvc_core::object_names::account_api_path;
 use kubesvc_core::spec::CustomResourceTreatment;
 
 /// The newest form of a definition. An account keeps the form that it was sent in until it changes, because each changed
 /// row makes Clouddriver rebuild the account's caching agents.
 pub const BODY_VERSION: i32 = 1;
-/// First segment of a mark.
-const MARK_PREFIX: &str = "kubesvc";
+/// Beginning of a mark: `kubesvc/<namespace uid>/<account uid>`.
+const MARK_PREFIX: &str = "kubesvc/";
 /// Name of cluster and user in the kubeconfig.
 const ENTRY: &str = "kubesvc";
 /// Clouddriver's default priority of a kind.
@@ -42,28 +42,31 @@ pub struct Mark {
     pub account_uid: String,
 }
 
-/// The part of a kubeconfig that is read of a row.
-#[derive(Deserialize)]
-struct MarkedKubeconfig {
-    #[serde(rename = "current-context")]
-    current_context: String,
-}
-
 impl Mark {
     /// The name of a context with this mark.
     pub fn context(&self) -> String {
-        format!("{MARK_PREFIX}/{}/{}", self.installation, self.account_uid)
+        format!("{MARK_PREFIX}{}/{}", self.installation, self.account_uid)
     }
 
-    /// The mark of the definition of a row; `None`: kubesvc did not register it.
+    /// The mark of the definition of a row, which is the context of its kubeconfig; `None`: kubesvc did not register it,
+    /// whatever its other fields are.
     pub fn of(definition: &Map<String, Value>) -> Option<Self> {
         let contents = definition.get("kubeconfigContents")?.as_str()?;
-        let kubeconfig: MarkedKubeconfig = serde_saphyr::from_str(contents).ok()?;
-        let (prefix, rest) = kubeconfig.current_context.split_once('/')?;
-        let (installation, account_uid) = rest.split_once('/')?;
-        let is_mark = prefix == MARK_PREFIX && !installation.is_empty() && !account_uid.is_empty();
+        // Most rows are somebody else's, and are not parsed.
+        if !contents.contains(MARK_PREFIX) {
+            return None;
+        }
+        let kubeconfig = DocumentNode::read(contents.as_bytes())?;
+        let chosen = definition.get("context").and_then(Value::as_str).filter(|context| !context.is_empty());
+        let context = chosen.or_else(|| kubeconfig.text("current-context"))?;
+        let (installation, account_uid) = context.strip_prefix(MARK_PREFIX)?.split_once('/')?;
+        let is_mark = is_uid(installation) && is_uid(account_uid);
         is_mark.then(|| Self { installation: installation.to_owned(), account_uid: account_uid.to_owned() })
     }
+}
+
+fn is_uid(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 /// A definition to be sent.

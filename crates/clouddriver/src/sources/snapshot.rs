@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::registration::Mark;
 use kubesvc_core::spinnaker::is_account_name;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -69,7 +70,7 @@ pub enum SourceItem {
     Entry(Arc<SourceEntry>),
     /// Not usable as an account.
     Bad(Arc<BadEntry>),
-    /// An account that kubesvc itself registered in Clouddriver; see [`is_registered`](super::is_registered).
+    /// An account that kubesvc itself registered in Clouddriver; see [`Mark`](crate::registration::Mark).
     Registered,
 }
 
@@ -176,7 +177,7 @@ pub(super) fn item(
     definition: Map<String, Value>,
     version: Option<String>,
 ) -> SourceItem {
-    if super::is_registered(&definition) {
+    if Mark::of(&definition).is_some() {
         return SourceItem::Registered;
     }
     let version = version.unwrap_or_else(|| {

@@ -86,6 +86,24 @@ kubesvc:
     sources: []  # default
     vars:
     fileRoots: []  # default
+    baseUrl: null  # default
+    tls:
+      caFile: null  # default
+      certificateFile: null  # default
+      keyFile: null  # default
+    push:
+      enabled: false  # default
+      namespaces: []  # default
+      user: "kubesvc"  # default
+      gateway: null  # default
+      tokenFile: "/var/run/secrets/kubesvc/token"  # default
+      caFile: "/var/run/secrets/kubesvc/ca.crt"  # default
+      pollSeconds: 30  # default
+      resyncSeconds: 300  # default
+      cacheIntervalSeconds: 30  # default
+      removalWaitSeconds: 60  # default
+      fillNamespaces: false  # default
+      force: false  # default
   cluster: "local"  # c.yml:4
   cluster-kubernetes:
     kubeconfigFile: null  # default
@@ -134,25 +152,6 @@ kubesvc:
     tls:
       certificateFile: null  # default
       keyFile: null  # default
-  clouddriver:
-    baseUrl: null  # default
-    tls:
-      caFile: null  # default
-      certificateFile: null  # default
-      keyFile: null  # default
-    push:
-      enabled: false  # default
-      namespaces: []  # default
-      user: "kubesvc"  # default
-      gateway: null  # default
-      tokenFile: "/var/run/secrets/kubesvc/token"  # default
-      caFile: "/var/run/secrets/kubesvc/ca.crt"  # default
-      pollSeconds: 30  # default
-      resyncSeconds: 300  # default
-      cacheIntervalSeconds: 30  # default
-      removalWaitSeconds: 60  # default
-      fillNamespaces: false  # default
-      force: false  # default
 logging:
   level: "info"  # default
   format: "auto"  # default
