@@ -4,5 +4,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`definition`] | an entry of a credentials source as an account, and an account as an entry |
+//! | [`migration`] | which accounts are migrated, and in which steps |
 
 pub mod definition;
+pub mod migration;
