@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::migration::MigrationPhase;
+use kubesvc_core::object_names::digest;
 
 use super::observation::{AccountFact, Observation, Standing};
 use super::plan::{Outcome, Plan};
@@ -75,6 +76,12 @@ pub struct Progress {
     pub(super) last_status_write: Option<Tick>,
 }
 
+/// A request to resume as the status keeps it: its value, or a digest of one that is too long for a status.
+fn request_mark(value: &str) -> String {
+    const MAX_CHARS: usize = 255;
+    if value.chars().nth(MAX_CHARS).is_some() { digest(value) } else { value.to_owned() }
+}
+
 impl Progress {
     /// Records that the API server refused to create an account. It is not tried again until its entry changes.
     pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
@@ -115,7 +122,7 @@ impl Progress {
             self.wave = Some(Wave { members: in_flight, began: observation.now, ..Wave::default() });
         }
         let Some(status) = observation.status else {
-            self.retry_handled = observation.retry.map(str::to_owned);
+            self.retry_handled = observation.retry.map(request_mark);
             return;
         };
         self.retry_handled.clone_from(&status.retry_handled);
@@ -201,9 +208,10 @@ impl Progress {
     /// Resumes a migration that paused by itself, if the spec has changed since or the annotation asks for it. What it
     /// paused for is accepted, or it would pause again at once.
     fn resume_if_asked(&mut self, observation: &Observation<'_>) {
-        let is_asked = observation.retry.is_some() && observation.retry != self.retry_handled.as_deref();
+        let asked = observation.retry.map(request_mark);
+        let is_asked = asked.is_some() && asked != self.retry_handled;
         if is_asked {
-            self.retry_handled = observation.retry.map(str::to_owned);
+            self.retry_handled = asked;
         }
         let Some(pause) = &self.pause else { return };
         let is_changed = pause.generation != observation.generation;

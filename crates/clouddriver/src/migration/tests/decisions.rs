@@ -23,7 +23,7 @@ struct Bench {
     status: Option<KubesvcMigrationStatus>,
     progress: Progress,
     generation: i64,
-    retry: Option<&'static str>,
+    retry: Option<String>,
     read: u64,
     now: u64,
 }
@@ -66,7 +66,7 @@ impl Bench {
             let observation = Observation {
                 migration: "m",
                 generation: self.generation,
-                retry: self.retry,
+                retry: self.retry.as_deref(),
                 force_rollback: false,
                 rules: &rules,
                 selection: Ok(&selection),
@@ -206,10 +206,14 @@ fn too_many_failures_pause_until_a_person_resumes() {
     bench.progress = Progress::default();
     assert_eq!(bench.next(), None);
     assert_eq!(bench.shown(), (MigrationPhase::Paused, "TooManyFailed"));
-    bench.retry = Some("now");
+    bench.retry = Some("now".to_owned());
     assert_eq!(names(bench.next()), 10, "those that failed are accepted");
     assert_eq!(bench.status.as_ref().and_then(|status| status.retry_handled.as_deref()), Some("now"));
+    bench.retry = Some("x".repeat(300));
     bench.run();
+    let handled =
+        bench.status.as_ref().and_then(|status| status.retry_handled.clone()).expect("it was acted on");
+    assert_eq!(handled.len(), 16, "the status has no room for it");
     bench.accounts.get_mut("a000").expect("created").state = State::Active;
     bench.now += 100;
     bench.run();
