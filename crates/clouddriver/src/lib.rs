@@ -4,9 +4,11 @@
 //! | module | owns |
 //! |---|---|
 //! | [`definition`] | an entry of a credentials source as an account, and an account as an entry |
+//! | [`migration`] | which accounts are migrated, and in which steps |
 //! | [`registration`] | accounts registered in Clouddriver: which ones, with which definition, and the next step |
 //! | [`sources`] | what a credentials source contains, and which account of several sources has a name |
 
 pub mod definition;
+pub mod migration;
 pub mod registration;
 pub mod sources;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`spec`], [`status`], `account` | the `KubesvcAccount` object, and what can be read off it as a whole |
 //! | [`agent_resource`], [`report_outbox`] | the `KubesvcAgent` object, and its reports to the leader |
+//! | [`migration`] | the `KubesvcMigration` object |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | a state as conditions for `kubectl wait`, Argo CD and Flux |
 //! | `operations` | what callers ask of a cluster, as programs that say the next request; only with the feature of this name, which the operator has |
@@ -40,6 +41,7 @@ mod installation;
 pub mod json;
 pub mod kubeconfig;
 pub mod lifecycle;
+pub mod migration;
 pub mod name_precedence;
 pub mod object_names;
 #[cfg(feature = "operations")]
@@ -59,6 +61,7 @@ pub mod wire;
 pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use ids::{AgentId, AgentKey, BootId, CachingEpoch, GrantEpoch, ReplicaId, SessionId, ZoneId};
 pub use installation::{Installation, OPERATOR_ANNOTATION};
+pub use migration::{KubesvcMigration, KubesvcMigrationSpec, KubesvcMigrationStatus};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use status::{
     CachingAssignment, DesiredState, Grant, GrantPhase, KubesvcAccountStatus, ListingAgent, NameHolder, State,
@@ -106,6 +109,8 @@ pub(crate) const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
 pub(crate) const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
 /// Like [`CONTENTS_OF_ANNOTATION`], for the kubeconfig for agents if the Secret has one.
 pub(crate) const AGENT_CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/agent-contents-of";
+/// Annotation of a migration: any value lets a roll-back take back accounts that the sources no longer have.
+pub const FORCE_ROLLBACK_ANNOTATION: &str = "kubesvc.io/force-rollback";
 /// Annotation: any value ends the wait for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
 /// Label: Secrets with the value `true` are watched, so that a changed credential is noticed immediately.

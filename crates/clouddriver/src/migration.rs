@@ -1,0 +1,39 @@
+//! Migration of accounts from credentials sources: what is migrated, and in which steps.
+//!
+//! | step | where |
+//! |---|---|
+//! | which accounts a spec selects, and in which zones | [`Selection`] |
+//! | what would become of each of them; a dry run ends here | [`plan`] |
+//! | the next write | [`decide`]: one observation in, at most one action out |
+//!
+//! The caller reads sources and objects, calls [`plan`] and [`decide`], acts, and starts over. Nothing here writes, so a
+//! dry run makes no write by construction. [`decide`] remembers its [`Progress`] only in memory: a new leader starts from
+//! the objects and the last status.
+
+mod batches;
+mod declined;
+mod machine;
+mod marks;
+mod observation;
+mod plan;
+mod progress;
+mod rollback;
+mod rules;
+mod selection;
+mod source_changes;
+mod status;
+mod waves;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+
+pub use declined::{DeclinedFull, DeclinedNames, MAX_DECLINED};
+pub use machine::{Action, Decision, decide};
+pub use marks::{MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, mark, spec_digest};
+pub use observation::{AccountFact, Observation};
+pub use plan::{Coverage, Outcome, Plan, PlannedAccount, Shadowed, SourceSnapshot, plan};
+pub use progress::Progress;
+pub use rules::{MigrationRules, Share, scanner};
+pub use selection::{PartialMatch, Selection, SelectionError};

@@ -1,0 +1,162 @@
+//! The next step of a migration: one observation in, at most one action out.
+//!
+//! The rules are asked in order, and the first that answers decides. They hold these invariants together:
+//!
+//! - an account is created or activated only while the spec selects it and an entry describes it;
+//! - an account that another client created or changed is left unchanged;
+//! - a declined account stays declined until its entry changes or the spec lists it;
+//! - what takes an account back needs to know that nobody has changed it since;
+//! - absence from the sources needs two complete reads.
+
+use kubesvc_core::KubesvcMigrationStatus;
+use kubesvc_core::lifecycle::Tick;
+use kubesvc_core::migration::MigrationPhase;
+
+use super::batches::batch;
+use super::observation::Observation;
+use super::plan::Plan;
+use super::progress::{PauseReason, Progress};
+use super::{rollback, source_changes, status, waves};
+
+/// The one thing to do now. A list has at most [`MAX_BATCH`](super::batches::MAX_BATCH) accounts, each of which is one
+/// write of its own; the caller may stop between two of them at any time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Create the accounts of the plan, INACTIVE.
+    Create(Vec<String>),
+    /// Make the accounts ACTIVE.
+    Activate(Vec<String>),
+    /// Replace the specs of the accounts by those of the plan, except for their states.
+    Update(Vec<String>),
+    /// Make the accounts INACTIVE.
+    Deactivate(Vec<String>),
+    /// Delete the accounts.
+    Delete(Vec<String>),
+    /// Add the accounts, with the hashes of the plan, to the declined ones.
+    Decline(Vec<String>),
+    /// Write the status.
+    WriteStatus(Box<KubesvcMigrationStatus>),
+}
+
+/// What to do now, and when to look again if nothing wakes us before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// At most one action.
+    pub action: Option<Action>,
+    /// Look again at this tick; absent: a change of something observed will wake us.
+    pub wake: Option<Tick>,
+}
+
+/// What a rule decides, and how it is shown.
+pub(super) struct Step {
+    pub(super) phase: MigrationPhase,
+    /// A word in CamelCase.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) action: Option<Action>,
+    pub(super) wake: Option<Tick>,
+}
+
+impl Step {
+    pub(super) fn new(phase: MigrationPhase, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { phase, reason, message: message.into(), action: None, wake: None }
+    }
+
+    pub(super) fn doing(self, action: Action) -> Self {
+        Self { action: Some(action), ..self }
+    }
+
+    pub(super) fn until(self, wake: Option<Tick>) -> Self {
+        Self { wake, ..self }
+    }
+}
+
+type Rule = fn(&Observation<'_>, &Plan, &mut Progress) -> Option<Step>;
+
+const RULES: &[Rule] = &[
+    rollback::take_back,
+    decline_deleted,
+    stay_paused,
+    pause_for_person,
+    source_changes::follow_removals,
+    source_changes::follow_changes,
+    waves::advance,
+    await_sources,
+];
+
+/// Decides. The same observation and progress give the same decision.
+pub fn decide(observation: &Observation<'_>, progress: &mut Progress) -> Decision {
+    progress.observe(observation);
+    let step = step(observation, progress);
+    let status = status::of(observation, progress, &step);
+    let is_shown = observation.status == Some(&status);
+    let next_write = progress.last_status_write.map_or(0, |last| last + 1);
+    if is_shown || observation.now < next_write {
+        if let Some(Action::Delete(names)) = &step.action {
+            progress.deleting.extend(names.iter().cloned());
+        }
+        let next_write = (!is_shown).then_some(next_write);
+        let wake = step.wake.into_iter().chain(next_write).min();
+        return Decision { action: step.action, wake };
+    }
+    progress.last_status_write = Some(observation.now);
+    Decision { action: Some(Action::WriteStatus(Box::new(status))), wake: None }
+}
+
+fn step(observation: &Observation<'_>, progress: &mut Progress) -> Step {
+    if let Err(error) = observation.selection {
+        return Step::new(MigrationPhase::Paused, status::INVALID_SELECTION, error.to_string());
+    }
+    let Some(plan) = observation.plan else {
+        return Step::new(MigrationPhase::Planning, "Reading", "the sources are being read");
+    };
+    let decided = RULES.iter().find_map(|rule| rule(observation, plan, progress));
+    decided.unwrap_or_else(|| Step::new(MigrationPhase::Complete, "Complete", "nothing is left to do"))
+}
+
+/// Records the accounts that a person deleted although a source has them.
+fn decline_deleted(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+    let selection = observation.selection.ok()?;
+    let deleted = plan.accounts.iter().filter(|(name, planned)| {
+        let is_deleted = match observation.accounts.get(*name) {
+            Some(fact) => fact.is_being_deleted && !progress.deleting.contains(*name),
+            None => progress.present.contains(*name),
+        };
+        let is_open = |hash: &str| !observation.declined.has(name, hash);
+        is_deleted && !selection.names(name) && planned.hash.as_deref().is_some_and(is_open)
+    });
+    let deleted = batch(deleted.map(|(name, _)| name.as_str()));
+    if deleted.is_empty() {
+        return None;
+    }
+    if observation.declined.is_full() {
+        progress.pause(PauseReason::DeclinedFull, super::DeclinedFull.to_string(), observation);
+        return stay_paused(observation, plan, progress);
+    }
+    let message = "accounts that were deleted are recorded as declined";
+    Some(Step::new(MigrationPhase::Running, "Declining", message).doing(Action::Decline(deleted)))
+}
+
+/// Waits for a person after the migration paused by itself.
+pub(super) fn stay_paused(_: &Observation<'_>, _: &Plan, progress: &mut Progress) -> Option<Step> {
+    let pause = progress.pause.as_ref()?;
+    Some(Step::new(MigrationPhase::Paused, pause.reason.as_str(), pause.message.clone()))
+}
+
+/// Waits while a person has paused the migration. What was created right before is still activated, so that the pause is
+/// between two accounts and not inside one.
+fn pause_for_person(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+    if !observation.rules.paused {
+        return None;
+    }
+    let step = Step::new(MigrationPhase::Paused, status::PAUSED_BY_PERSON, "spec.paused is true");
+    let halfway = waves::halfway(observation, plan, progress);
+    Some(if halfway.is_empty() { step } else { step.doing(Action::Activate(halfway)) })
+}
+
+/// Waits for a source that may have more accounts.
+fn await_sources(_: &Observation<'_>, plan: &Plan, _: &mut Progress) -> Option<Step> {
+    let source = plan.unread_source()?;
+    let message = format!("source {source:?} cannot be read, and may have more accounts");
+    Some(Step::new(MigrationPhase::Planning, "SourceUnread", message))
+}

@@ -1,0 +1,228 @@
+//! What a migration remembers between two decisions, in memory alone. A new leader restores what matters from the objects
+//! and the last status.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kubesvc_core::lifecycle::Tick;
+use kubesvc_core::migration::MigrationPhase;
+use kubesvc_core::object_names::digest;
+
+use super::observation::{AccountFact, Observation, Standing};
+use super::plan::{Outcome, Plan};
+
+/// Why a migration pauses by itself, until a person resumes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PauseReason {
+    /// More accounts failed than `maxFailed` admits.
+    TooManyFailed,
+    /// Over 10 % of a source was removed at once.
+    MassRemoval,
+    /// No further account can be declined.
+    DeclinedFull,
+}
+
+impl PauseReason {
+    const ALL: [Self; 3] = [Self::TooManyFailed, Self::MassRemoval, Self::DeclinedFull];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::TooManyFailed => "TooManyFailed",
+            Self::MassRemoval => "MassRemoval",
+            Self::DeclinedFull => "DeclinedFull",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pause {
+    pub(super) reason: PauseReason,
+    pub(super) message: String,
+    /// Generation of the spec when it paused. Another one resumes it.
+    pub(super) generation: i64,
+}
+
+/// Accounts that are migrated together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wave {
+    pub(super) members: BTreeSet<String>,
+    /// Those that were to be created in it.
+    pub(super) created: BTreeSet<String>,
+    pub(super) began: Tick,
+    pub(super) soak_until: Option<Tick>,
+}
+
+/// What a migration remembers between two decisions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    is_restored: bool,
+    pub(super) wave: Option<Wave>,
+    pub(super) wave_number: usize,
+    /// Accounts that failed in their wave and have not become ACTIVE since.
+    pub(super) failed: BTreeSet<String>,
+    /// Those with which a person resumed the migration.
+    pub(super) accepted_failures: BTreeSet<String>,
+    /// Creations that the API server refused, with the hash of the entry and the message.
+    pub(super) refused_creations: BTreeMap<String, (String, String)>,
+    pub(super) pause: Option<Pause>,
+    pub(super) retry_handled: Option<String>,
+    /// Accounts that the sources no longer have, with the first complete read that lacked them.
+    pub(super) missing: BTreeMap<String, u64>,
+    /// Those with which a person resumed the migration.
+    pub(super) accepted_removals: BTreeSet<String>,
+    /// Selected accounts that were there; whoever is there no longer was deleted.
+    pub(super) present: BTreeSet<String>,
+    /// Accounts that this migration is deleting.
+    pub(super) deleting: BTreeSet<String>,
+    pub(super) last_status_write: Option<Tick>,
+}
+
+/// A request to resume as the status keeps it: its value, or a digest of one that is too long for a status.
+fn request_mark(value: &str) -> String {
+    const MAX_CHARS: usize = 255;
+    if value.chars().nth(MAX_CHARS).is_some() { digest(value) } else { value.to_owned() }
+}
+
+impl Progress {
+    /// Records that the API server refused to create an account. It is not tried again until its entry changes.
+    pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
+        self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));
+    }
+
+    /// Number of failed accounts that count against `maxFailed`.
+    pub(super) fn counted_failures(&self) -> usize {
+        self.failed.difference(&self.accepted_failures).count()
+    }
+
+    /// Pauses the migration.
+    pub(super) fn pause(&mut self, reason: PauseReason, message: String, observation: &Observation<'_>) {
+        self.pause = Some(Pause { reason, message, generation: observation.generation });
+    }
+
+    /// Takes in what was observed.
+    pub(super) fn observe(&mut self, observation: &Observation<'_>) {
+        if !self.is_restored {
+            self.restore(observation);
+        }
+        if let Some(plan) = observation.plan {
+            self.observe_sources(observation, plan);
+            self.observe_presence(observation, plan);
+            self.observe_failures(observation, plan);
+        }
+        self.resume_if_asked(observation);
+    }
+
+    fn restore(&mut self, observation: &Observation<'_>) {
+        self.is_restored = true;
+        let standing = |wanted: Standing| {
+            let own = observation.own().filter(move |(_, fact)| fact.standing() == wanted);
+            own.map(|(name, _)| name.to_owned())
+        };
+        let in_flight: BTreeSet<String> = standing(Standing::InFlight).collect();
+        if !in_flight.is_empty() {
+            self.wave = Some(Wave { members: in_flight, began: observation.now, ..Wave::default() });
+        }
+        let Some(status) = observation.status else {
+            self.retry_handled = observation.retry.map(request_mark);
+            return;
+        };
+        self.retry_handled.clone_from(&status.retry_handled);
+        self.wave_number = usize::try_from(status.wave).unwrap_or_default();
+        let is_under_way = matches!(
+            status.phase,
+            MigrationPhase::Running | MigrationPhase::Soaking | MigrationPhase::Paused
+        );
+        if is_under_way {
+            self.failed = standing(Standing::Failed).collect();
+        }
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        let reason = ready
+            .and_then(|ready| PauseReason::ALL.into_iter().find(|reason| reason.as_str() == ready.reason));
+        if let (MigrationPhase::Paused, Some(ready), Some(reason)) = (status.phase, ready, reason) {
+            let (message, generation) = (ready.message.clone(), status.observed_generation);
+            self.pause = Some(Pause { reason, message, generation });
+        }
+    }
+
+    fn observe_sources(&mut self, observation: &Observation<'_>, plan: &Plan) {
+        for (name, _) in observation.own() {
+            match plan.is_in_sources(name) {
+                Some(true) => {
+                    self.missing.remove(name);
+                    self.accepted_removals.remove(name);
+                }
+                Some(false) => {
+                    let read = plan.complete_read().unwrap_or_default();
+                    self.missing.entry(name.to_owned()).or_insert(read);
+                }
+                None => {}
+            }
+        }
+        let is_own = |name: &String| observation.own_account(name).is_some();
+        self.missing.retain(|name, _| is_own(name));
+        self.accepted_removals.retain(is_own);
+    }
+
+    fn observe_presence(&mut self, observation: &Observation<'_>, plan: &Plan) {
+        for name in plan.accounts.keys() {
+            if observation.accounts.get(name).is_some_and(|fact| !fact.is_being_deleted) {
+                self.present.insert(name.clone());
+            }
+        }
+        let lists = |name: &str| observation.selection.is_ok_and(|selection| selection.names(name));
+        self.present.retain(|name| {
+            let is_there = observation.accounts.contains_key(name);
+            let is_declined = plan
+                .accounts
+                .get(name)
+                .and_then(|planned| planned.hash.as_deref())
+                .is_none_or(|hash| observation.declined.has(name, hash));
+            is_there || !(is_declined || self.deleting.contains(name) || lists(name))
+        });
+        self.deleting.retain(|name| observation.accounts.contains_key(name));
+    }
+
+    fn observe_failures(&mut self, observation: &Observation<'_>, plan: &Plan) {
+        let is_same = |name: &String, hash: &str| {
+            let planned = plan.accounts.get(name);
+            planned.is_some_and(|planned| {
+                planned.outcome == Outcome::Create && planned.hash.as_deref() == Some(hash)
+            })
+        };
+        self.refused_creations.retain(|name, (hash, _)| is_same(name, hash));
+        let members = self.wave.iter().flat_map(|wave| &wave.members);
+        let failed = members.filter(|name| {
+            let account = observation.own_account(name);
+            let is_failed = |fact: &AccountFact| fact.standing() == Standing::Failed;
+            account.is_some_and(is_failed) || self.refused_creations.contains_key(*name)
+        });
+        let failed: Vec<String> = failed.cloned().collect();
+        self.failed.extend(failed);
+        let stays_failed = |name: &String| match observation.own_account(name) {
+            Some(fact) => matches!(fact.standing(), Standing::Failed | Standing::InFlight),
+            None => self.refused_creations.contains_key(name),
+        };
+        self.failed.retain(stays_failed);
+        self.accepted_failures.retain(|name| self.failed.contains(name));
+    }
+
+    /// Resumes a migration that paused by itself, if the spec has changed since or the annotation asks for it. What it
+    /// paused for is accepted, or it would pause again at once.
+    fn resume_if_asked(&mut self, observation: &Observation<'_>) {
+        let asked = observation.retry.map(request_mark);
+        let is_asked = asked.is_some() && asked != self.retry_handled;
+        if is_asked {
+            self.retry_handled = asked;
+        }
+        let Some(pause) = &self.pause else { return };
+        let is_changed = pause.generation != observation.generation;
+        if observation.rules.paused || !(is_asked || is_changed) {
+            return;
+        }
+        match pause.reason {
+            PauseReason::TooManyFailed => self.accepted_failures.clone_from(&self.failed),
+            PauseReason::MassRemoval => self.accepted_removals.extend(self.missing.keys().cloned()),
+            PauseReason::DeclinedFull => {}
+        }
+        self.pause = None;
+    }
+}

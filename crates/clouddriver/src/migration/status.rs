@@ -1,0 +1,120 @@
+//! The status of a migration: counts, what a person should look at, and conditions.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use kubesvc_core::KubesvcMigrationStatus;
+use kubesvc_core::State;
+use kubesvc_core::conditions;
+use kubesvc_core::migration::{
+    MAX_NOTABLE, MAX_NOTABLE_MESSAGE_CHARS, MigrationPhase, MigrationRollback, NotableAccount,
+    OnSourceRemoval,
+};
+
+use super::machine::Step;
+use super::observation::Observation;
+use super::plan::{Outcome, Plan};
+use super::progress::Progress;
+use super::source_changes::is_changed;
+use super::waves::needs_more;
+
+/// Reason while a person has paused the migration.
+pub(super) const PAUSED_BY_PERSON: &str = "Paused";
+/// Reason while the selection cannot be used.
+pub(super) const INVALID_SELECTION: &str = "InvalidSelection";
+
+/// The status to show.
+pub(super) fn of(observation: &Observation<'_>, progress: &Progress, step: &Step) -> KubesvcMigrationStatus {
+    let before = observation.status;
+    let mut status = KubesvcMigrationStatus {
+        phase: step.phase,
+        observed_generation: observation.generation,
+        wave: count(progress.wave_number),
+        failed: count(progress.failed.len()),
+        retry_handled: progress.retry_handled.clone(),
+        conditions: conditions(observation, step),
+        ..KubesvcMigrationStatus::default()
+    };
+    match (observation.plan, before) {
+        (Some(plan), _) => {
+            let is_active = |name: &&String| {
+                observation.accounts.get(*name).is_some_and(|fact| fact.state == State::Active)
+            };
+            let is_done = |name: &&String| {
+                let is_undecided = matches!(plan.accounts[*name].outcome, Outcome::Undecided { .. });
+                !is_undecided && !needs_more(name, observation, plan, progress)
+            };
+            status.total = count(plan.accounts.len());
+            status.done = count(plan.accounts.keys().filter(is_done).count());
+            status.active = count(plan.accounts.keys().filter(is_active).count());
+            status.notable = notable(observation, plan, progress);
+        }
+        // Until the sources are read, what was known stays.
+        (None, Some(before)) => {
+            (status.total, status.done, status.active) = (before.total, before.done, before.active);
+            status.notable.clone_from(&before.notable);
+        }
+        (None, None) => {}
+    }
+    status
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn conditions(observation: &Observation<'_>, step: &Step) -> Vec<Condition> {
+    let before = observation.status.map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is_complete = step.phase == MigrationPhase::Complete;
+    let is_paused = step.phase == MigrationPhase::Paused;
+    let needs_person = is_paused && step.reason != PAUSED_BY_PERSON;
+    [("Ready", is_complete), ("Reconciling", !is_complete && !is_paused), ("Stalled", needs_person)]
+        .into_iter()
+        .map(|(type_, holds)| {
+            let status = if holds { "True" } else { "False" };
+            let (message, generation) = (&step.message, observation.generation);
+            conditions::one(before, type_, status, step.reason, message, generation, observation.time)
+        })
+        .collect()
+}
+
+/// The accounts that a person should look at, the most urgent first.
+fn notable(observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> Vec<NotableAccount> {
+    let one = |name: &str, reason: &str, message: String| NotableAccount {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
+        message: message.chars().take(MAX_NOTABLE_MESSAGE_CHARS).collect(),
+    };
+    let failed = progress.failed.iter().map(|name| match progress.refused_creations.get(name) {
+        Some((_, message)) => one(name, "CreationRefused", message.clone()),
+        None => one(name, "Failed", format!("it failed; see `kubectl kubesvc why {name}`")),
+    });
+    let planned = plan.accounts.iter().filter_map(|(name, planned)| {
+        let fact = observation.own_account(name);
+        match &planned.outcome {
+            Outcome::Refused(refusal) => Some(one(name, refusal.reason().as_str(), refusal.to_string())),
+            Outcome::Missing => {
+                Some(one(name, "Missing", "no source has an account of this name".to_owned()))
+            }
+            Outcome::Undecided { source } => {
+                Some(one(name, "SourceUnread", format!("source {source:?} cannot be read")))
+            }
+            _ if fact.is_some_and(|fact| fact.needs_file) => {
+                let message =
+                    "its kubeconfig is a file of Clouddriver; see its condition CredentialAvailable";
+                Some(one(name, "FileOnClouddriver", message.to_owned()))
+            }
+            _ if fact.is_some_and(|fact| is_changed(name, fact, plan)) => {
+                Some(one(name, "SourceChanged", "its entry in the source has changed since".to_owned()))
+            }
+            Outcome::Create | Outcome::Exists | Outcome::Declined => None,
+        }
+    });
+    let rules = observation.rules;
+    let removed = progress.missing.keys().filter(|_| {
+        rules.on_source_removal != OnSourceRemoval::Keep || rules.rollback != MigrationRollback::None
+    });
+    let removed =
+        removed.map(|name| one(name, "NotInSources", "no source has an account of this name".to_owned()));
+    let warnings = plan.warnings.iter().map(|warning| one("", "Selection", warning.clone()));
+    failed.chain(planned).chain(removed).chain(warnings).take(MAX_NOTABLE).collect()
+}
