@@ -2,7 +2,7 @@
 
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
-use kubesvc_core::registration::{LEAVING_CLOUDDRIVER, RegistrationCondition};
+use kubesvc_core::registration::{RegistrationCondition, RegistrationReason};
 
 use super::definition::unsent_fields;
 use super::{Eligibility, FailureKind, RegisteredRow, RowState, Situation};
@@ -27,16 +27,18 @@ pub fn condition(
     let is_not =
         |reason, message: String| Fact::Known(Some(RegistrationCondition { holds: false, reason, message }));
     if let Eligibility::NotPortable(why) = eligibility {
-        return is_not("NameNotPortable", why.clone());
+        return is_not(RegistrationReason::NameNotPortable, why.clone());
     }
     match own {
         Some(row) if row.state == RowState::Removing => match situation.attempts.failure() {
             Some(failure) => is_not(reason(failure.kind), format!("still registered: {}", failure.message)),
-            None => is_not(LEAVING_CLOUDDRIVER, "it is removed from Clouddriver".to_owned()),
+            None => {
+                is_not(RegistrationReason::LeavingClouddriver, "it is removed from Clouddriver".to_owned())
+            }
         },
         None if *eligibility == Eligibility::Excluded => Fact::Known(None),
         None if situation.attempts.is_in_conflict() => is_not(
-            "Conflict",
+            RegistrationReason::Conflict,
             format!(
                 "Clouddriver has an account {:?} that kubesvc did not register, and it is left: remove it there, or give \
                  this account another spec.accountName",
@@ -48,12 +50,12 @@ pub fn condition(
     }
 }
 
-fn reason(kind: FailureKind) -> &'static str {
+fn reason(kind: FailureKind) -> RegistrationReason {
     match kind {
-        FailureKind::Rejected => "Rejected",
-        FailureKind::Forbidden => "Forbidden",
-        FailureKind::StorageOff => "StorageOff",
-        FailureKind::Unreachable => "Unreachable",
+        FailureKind::Rejected => RegistrationReason::Rejected,
+        FailureKind::Forbidden => RegistrationReason::Forbidden,
+        FailureKind::StorageOff => RegistrationReason::StorageOff,
+        FailureKind::Unreachable => RegistrationReason::Unreachable,
     }
 }
 
@@ -83,7 +85,7 @@ fn stored(
     };
     if attempts.has_drifted() {
         return is_not(
-            "Drift",
+            RegistrationReason::Drift,
             "its row in Clouddriver was changed there, and is left: change it back, or set \
              kubesvc.clouddriver.push.force: true",
         );
@@ -98,17 +100,21 @@ fn stored(
         if !unsent.is_empty() {
             message.push_str(&format!("; without effect there: {}", unsent.join(", ")));
         }
-        return Fact::Known(Some(RegistrationCondition { holds: true, reason: "Pushed", message }));
+        return Fact::Known(Some(RegistrationCondition {
+            holds: true,
+            reason: RegistrationReason::Pushed,
+            message,
+        }));
     }
     if clouddriver.stored > 0 && clouddriver.loaded == 0 {
         return is_not(
-            "PollerOff",
+            RegistrationReason::PollerOff,
             "Clouddriver has stored the accounts and loads none of them: set credentials.poller.enabled and \
              account.storage.kubernetes.enabled there",
         );
     }
     is_not(
-        "NotLoaded",
+        RegistrationReason::NotLoaded,
         "Clouddriver has stored the account and does not load it, or does not show it to kubesvc: see Clouddriver's log",
     )
 }

@@ -330,7 +330,7 @@ impl World {
         };
         let whole = ClouddriverSituation { stored: 1, loaded: 1 };
         match condition(&account, &eligibility(&account, None), &situation, whole) {
-            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds, one.reason))),
+            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds, one.reason.name()))),
             Fact::Unknown => Fact::Unknown,
         }
     }
@@ -475,7 +475,7 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
     let Fact::Known(Some(said)) = said else { unreachable!("it is known") };
     assert!(said.holds && said.message.ends_with("customResourceDefinitions"), "{said:?}");
     let said = condition(&account, &Eligibility::Registered, &situation(&listing, "other"), whole);
-    assert!(matches!(said, Fact::Known(Some(said)) if said.reason == "PollerOff"));
+    assert!(matches!(said, Fact::Known(Some(said)) if said.reason.name() == "PollerOff"));
 }
 
 /// Something that happens.

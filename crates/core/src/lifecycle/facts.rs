@@ -410,7 +410,7 @@ impl<'a> Facts<'a> {
         let registration = self.observation.registration.as_ref()?;
         match &registration.condition {
             Fact::Known(condition) => {
-                condition.as_ref().map(|one| (one.holds, one.reason.to_owned(), one.message.clone()))
+                condition.as_ref().map(|one| (one.holds, one.reason.name().to_owned(), one.message.clone()))
             }
             Fact::Unknown => self.registration_said(),
         }
