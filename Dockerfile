@@ -38,6 +38,7 @@ ENV JEMALLOC_SYS_WITH_LG_PAGE=16
 COPY .cargo/config.toml .cargo/
 COPY Cargo.toml Cargo.lock ./
 COPY crates/agent/Cargo.toml crates/agent/
+COPY crates/clouddriver/Cargo.toml crates/clouddriver/
 COPY crates/core/Cargo.toml crates/core/
 COPY crates/plugin/Cargo.toml crates/plugin/
 COPY crates/runtime/Cargo.toml crates/runtime/
