@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas demo-spinnaker test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ demo: controlplane ## Two real clusters, the real programs, three accounts; stay
 demo-replicas: controlplane databases ## Three replicas, two agents; the leader is killed and the account stays ACTIVE
 	$(BUILD) --bins --example demo_replicas
 	@$(PROGRAMS)/examples/demo_replicas
+
+demo-spinnaker: controlplane databases clouddriver ## Accounts appear in a Clouddriver, deploy, and leave it, also while it is down
+	$(BUILD) --bins --example demo_spinnaker
+	@$(PROGRAMS)/examples/demo_spinnaker
 
 test: controlplane databases judge controllers helm informer promtool checkers clouddriver ## The tests that continuous integration runs: pure, database, real control planes, faults
 	@CARGO=$(CARGO) sh tests/run.sh

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use kubesvc_core::lifecycle::{Fact, Tick};
-use kubesvc_core::registration::{Registration, RegistrationCondition, RegistrationPresence};
+use kubesvc_core::registration::{AlsoCondition, Registration, RegistrationCondition, RegistrationPresence};
 
 /// What is known of each account, by uid. Bounded by the number of accounts and rows.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct AccountRegistration {
     /// What the condition `SpinnakerRegistered` shall say.
     pub condition: Fact<Option<RegistrationCondition>>,
     /// What the condition `ClouddriverAlso` shall say.
-    pub also: Fact<Option<RegistrationCondition>>,
+    pub also: Fact<Option<AlsoCondition>>,
     /// Whether Clouddriver may have the account.
     pub is_present: bool,
 }

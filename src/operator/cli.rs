@@ -274,12 +274,13 @@ fn progress_bar() -> ProgressBar {
 }
 
 fn copy_summary(copied: Copied) -> String {
-    let Copied { accounts, namespaces, others, others_there, malformed, deleted } = copied;
+    let Copied { accounts, namespaces, others, others_there, malformed, deleted, pushed } = copied;
     let mut text = format!(
         "Copied {accounts} accounts, {namespaces} of them with a list of namespaces, and {others} rows that are not \
          kubesvc's."
     );
     for (count, what) in [
+        (pushed, "records of accounts registered in Clouddriver were copied"),
         (deleted, "accounts that the target held were deleted before"),
         (others_there, "rows that are not kubesvc's were left out: the target has rows of these names"),
         (

@@ -14,7 +14,7 @@ use kubesvc_clouddriver::registration::{
 };
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
-use kubesvc_core::registration::RegistrationCondition;
+use kubesvc_core::registration::{AlsoCondition, RegistrationCondition};
 use kubesvc_runtime::crash_points;
 use kubesvc_store::{PushedRow, StoreError};
 
@@ -186,7 +186,7 @@ impl Term<'_> {
         condition(&named.account, &named.eligibility, &situation, book.clouddriver)
     }
 
-    fn also(&self, account: &KubesvcAccount) -> Fact<Option<RegistrationCondition>> {
+    fn also(&self, account: &KubesvcAccount) -> Fact<Option<AlsoCondition>> {
         let book = self.book.lock();
         let row = book.row(account.account_name()).filter(|row| row.account_uid == account.uid());
         if row.is_some_and(|row| row.state != RowState::Added) {

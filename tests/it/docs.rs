@@ -2,12 +2,12 @@
 //! repository in code. The tables of settings match the code.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use kubesvc::settings::OperatorSettings;
 use kubesvc_agent::settings::AgentSettings;
+use kubesvc_core::registration::RegistrationReason;
 use kubesvc_runtime::config::{RefusalRule, SettingUse, Settings, Spec};
 
 /// Folders whose paths must exist when code in a page names them.
@@ -76,51 +76,85 @@ fn every_path_in_code_exists() {
     assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
 }
 
-/// All settings as a Markdown table: key, type, default, when it is read, meaning.
-fn reference(spec: &Spec) -> String {
-    let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-    for row in spec.rows() {
-        let read = match row.used {
-            _ if let Some(why) = row.idle => format!("now, without effect: {why}"),
-            SettingUse::Read(_) => match row.environment_name() {
-                Some(name) => format!("now; also `{name}`"),
-                None => "now".to_owned(),
-            },
-            SettingUse::Later(capability) => format!("later: {capability}"),
-            SettingUse::Inert(why) => format!("no effect: {why}"),
-            SettingUse::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
-            SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
-                format!("refused, but `{word}`: not built")
-            }
-        };
-        let default = match row.used {
-            SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
-            _ => String::new(),
-        };
-        let secret = if row.kind.is_secret() { " (never shown)" } else { "" };
-        let (key, kind, about) = (&row.key, row.kind, row.about);
-        writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |").expect("memory");
+/// The settings as rows of two Markdown tables.
+struct Reference {
+    /// Settings that are read: key, type, default, environment variable, meaning.
+    now: Vec<String>,
+    /// The others: key, type, default, why it is not read, meaning.
+    not: Vec<String>,
+}
+
+impl Reference {
+    fn of(spec: &Spec) -> Self {
+        let (mut now, mut not) = (Vec::new(), Vec::new());
+        for row in spec.rows() {
+            let (rows, read) = match row.used {
+                _ if let Some(why) = row.idle => (&mut now, format!("without effect: {why}")),
+                SettingUse::Read(_) => {
+                    let name = row.environment_name().map(|name| format!("`{name}`"));
+                    (&mut now, name.unwrap_or_default())
+                }
+                SettingUse::Later(capability) => (&mut not, format!("later: {capability}")),
+                SettingUse::Inert(why) => (&mut not, format!("no effect: {why}")),
+                SettingUse::Refused(RefusalRule { harmless: None, .. }) => {
+                    (&mut not, "refused: not built".to_owned())
+                }
+                SettingUse::Refused(RefusalRule { harmless: Some(word), .. }) => {
+                    (&mut not, format!("refused, but `{word}`: not built"))
+                }
+            };
+            let default = match row.used {
+                SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
+                _ => String::new(),
+            };
+            let secret = if row.kind.is_secret() { " (never shown)" } else { "" };
+            let (key, kind, about) = (&row.key, row.kind, row.about);
+            rows.push(format!("| `{key}` | {kind}{secret} | {default} | {read} | {about} |"));
+        }
+        Self { now, not }
     }
-    out
+
+    /// A table with this heading over its fourth column.
+    fn table(rows: &[String], column: &str) -> String {
+        let head = format!("| setting | allowed | default | {column} | meaning |\n|---|---|---|---|---|");
+        [&[head][..], rows].concat().join("\n")
+    }
+}
+
+/// The key of a row.
+fn key_of(row: &str) -> &str {
+    row.split('`').nth(1).expect("a row begins with its key")
 }
 
 #[test]
 fn the_list_of_settings_names_each_once() {
     for spec in [OperatorSettings::spec(), AgentSettings::spec()] {
-        let text = reference(spec);
-        let mut keys: Vec<_> = text.lines().skip(2).filter_map(|l| l.split('`').nth(1)).collect();
+        let Reference { now, not } = Reference::of(spec);
+        let mut keys: Vec<_> = now.iter().chain(&not).map(|row| key_of(row)).collect();
         let rows = keys.len();
         assert!(rows > 60, "{rows}");
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), rows);
     }
-    let text = reference(OperatorSettings::spec());
-    assert!(text.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | now; also `SERVER_PORT` | port of the REST server |"), "{text}");
-    assert!(
-        text.contains("anything (never shown) |  | refused: not built | password of that key |"),
-        "{text}"
-    );
+    let Reference { now, not } = Reference::of(OperatorSettings::spec());
+    let (now, not) = (now.join("\n"), not.join("\n"));
+    assert!(now.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | `SERVER_PORT` | port of the REST server |"), "{now}");
+    assert!(not.contains("anything (never shown) |  | refused: not built | password of that key |"), "{not}");
+}
+
+#[test]
+fn every_reason_of_a_registration_has_a_row() {
+    let (remedies, states) =
+        (read(&root().join("docs/beside-clouddriver.md")), read(&root().join("docs/states.md")));
+    for reason in RegistrationReason::ALL {
+        let name = reason.name();
+        assert!(
+            remedies.contains(&format!("\n| `{name}` | ")),
+            "docs/beside-clouddriver.md has no row for {name}"
+        );
+        assert!(states.contains(&format!("`{name}`")), "docs/states.md does not name {name}");
+    }
 }
 
 /// With `UPDATE_DOCS` set, the tables are written instead (`make docs`).
@@ -130,12 +164,11 @@ fn the_tables_of_settings_match_the_code() {
     let page = read(&path);
     let mut wanted = page.clone();
     for (spec, name) in [(OperatorSettings::spec(), "operator"), (AgentSettings::spec(), "agent")] {
-        let table = reference(spec);
-        let (head, rows): (Vec<&str>, Vec<&str>) =
-            (table.lines().take(2).collect(), table.lines().skip(2).collect());
-        let (now, not): (Vec<&str>, Vec<&str>) = rows.into_iter().partition(|row| row.contains("| now"));
-        for (which, rows) in [("read now", now), ("not read", not)] {
-            let table = [head.clone(), rows].concat().join("\n");
+        let Reference { now, not } = Reference::of(spec);
+        for (which, rows, column) in
+            [("read now", now, "environment"), ("not read", not, "why it is not read")]
+        {
+            let table = Reference::table(&rows, column);
             wanted = fill(&wanted, &format!("<!-- {name}: {which} -->"), &table);
         }
     }
@@ -155,8 +188,8 @@ fn commented_settings_files_have_every_setting() {
     {
         let text = read(&root().join("config/settings").join(file));
         let present = setting_keys(&text);
-        for row in reference(spec).lines().filter(|row| row.contains("| now")) {
-            let key = row.split('`').nth(1).expect("a row begins with its key");
+        for row in Reference::of(spec).now {
+            let key = key_of(&row);
             // Names that the user chooses are on no list.
             let key = key.split_once(".*").map_or(key, |(map, _)| map);
             assert!(present.contains(key), "config/settings/{file} does not tell of {key}");

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use kubesvc::settings::OperatorSettings;
+use kubesvc_runtime::config::{SettingUse, Settings as _};
 use serde_json::Value;
 
 use crate::charts::read;
@@ -29,15 +31,74 @@ async fn manifests_are_accepted_by_the_api_server() {
     );
     let with_gateway =
         overlays.write("gateway", "resources: [../config/default]\ncomponents: [../config/gateway]\n");
+    let beside_clouddriver = overlays.write(
+        "clouddriver",
+        "resources: [../config/default]\ncomponents: [../config/gateway, ../config/components/clouddriver]\n",
+    );
     let folders =
         ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"];
     let modes = ["agent", "infrastructure", "spinnaker-service"].map(|mode| format!("config/modes/{mode}"));
     let folders = folders.into_iter().chain(modes.iter().map(String::as_str)).map(in_repository);
-    for folder in folders.chain([with_volume, exposed, with_gateway]) {
+    for folder in folders.chain([with_volume, exposed, with_gateway, beside_clouddriver]) {
         let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &folder]).await;
         assert!(!tried.stderr.contains("Warning"), "{folder}: {}", tried.stderr);
         must(tried.ok().map_err(|e| format!("{folder}: {e}")));
     }
+}
+
+#[test]
+fn patches_of_clouddriver_are_the_same_for_each_way_to_install_spinnaker() {
+    let read = |file: &str| -> Value {
+        let path = in_repository(&format!("config/clouddriver/{file}"));
+        let text = must(std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}")));
+        must(serde_saphyr::from_str(&text).map_err(|e| format!("{path}: {e}")))
+    };
+    let (settings, patch) = (read("clouddriver-local.yml"), read("deployment.yaml"));
+    let service = &read("spinnaker-operator.yaml")["spec"];
+    assert_eq!(service["spinnakerConfig"]["profiles"]["clouddriver"], settings);
+    let inner = service["kustomize"]["clouddriver"]["deployment"]["patchesStrategicMerge"][0].as_str();
+    let inner: Value = must(serde_saphyr::from_str(inner.expect("a patch")).map_err(|e| e.to_string()));
+    assert_eq!(inner, patch);
+    // The files that kubesvc names in the kubeconfigs that it registers.
+    let pod = &patch["spec"]["template"]["spec"];
+    let folder = pod["containers"][0]["volumeMounts"][0]["mountPath"].as_str().expect("a folder");
+    let token = &pod["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"];
+    let file = token["path"].as_str().expect("a file");
+    let default = |key: &str| {
+        let key = format!("kubesvc.clouddriver.push.{key}");
+        let row = OperatorSettings::spec().rows().iter().find(|row| row.key == key).expect("a setting");
+        let SettingUse::Read(default) = row.used else { unreachable!("{key} is read") };
+        default.to_owned()
+    };
+    assert_eq!(format!("{folder}/{file}"), default("tokenFile"));
+    assert_eq!(format!("{folder}/ca.crt"), default("caFile"));
+    assert_eq!(token["audience"], "kubesvc");
+    let poll = &settings["credentials"]["poller"]["types"]["kubernetes"]["reloadFrequencyMs"];
+    assert_eq!(poll.to_string(), format!("{}000", default("pollSeconds")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clouddriver_of_a_kustomization_gets_the_volume_and_other_deployments_do_not() {
+    let overlays = Overlays::new();
+    let deployment = |name: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  template:\n    spec:\n      \
+             containers: [{{name: clouddriver, image: x, volumeMounts: [{{name: own, mountPath: /own}}]}}]\n      \
+             volumes: [{{name: own, emptyDir: {{}}}}]\n"
+        )
+    };
+    let names = ["clouddriver", "spin-clouddriver", "spin-clouddriver-rw", "spin-gate"];
+    let folder = overlays.write("spinnaker", "resources: [all.yaml]\ncomponents: [../config/clouddriver]\n");
+    let all = names.map(deployment).join("---\n");
+    must(std::fs::write(format!("{folder}/all.yaml"), all).map_err(|e| e.to_string()));
+    let objects = rendered(shared().await, &folder).await;
+    for object in &objects {
+        let volumes = object["spec"]["template"]["spec"]["volumes"].as_array().expect("volumes");
+        let has = volumes.iter().any(|volume| volume["name"] == "kubesvc");
+        assert_eq!(has, object["metadata"]["name"] != "spin-gate", "{object}");
+        assert!(volumes.iter().any(|volume| volume["name"] == "own"), "{object}");
+    }
+    assert_eq!(objects.len(), names.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -40,6 +40,9 @@
 {{- if and (hasKey $flat "kubesvc.gateway.enabled") (ne (toString (get $flat "kubesvc.gateway.enabled")) (toString .Values.gateway.enabled)) -}}
 {{- fail (printf "settings.kubesvc.gateway.enabled is %v, and gateway.enabled, which brings the port, the rights and the APIService, is %v: leave it out, and set gateway.enabled." (get $flat "kubesvc.gateway.enabled") .Values.gateway.enabled) -}}
 {{- end -}}
+{{- if and (eq (toString (get $flat "kubesvc.clouddriver.push.enabled")) "true") (not .Values.gateway.enabled) -}}
+{{- fail "settings.kubesvc.clouddriver.push.enabled is true, and Clouddriver then uses the API of accounts: set gateway.enabled (docs/beside-clouddriver.md)." -}}
+{{- end -}}
 {{- range $key := list "kubesvc.cluster" "kubesvc.clusterkubernetes.clouddriverservicenameprefix" -}}
 {{- if hasKey $flat $key -}}
 {{- fail (printf "settings.%s follows from the database and the Service here: leave it out." $key) -}}

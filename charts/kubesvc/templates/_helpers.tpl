@@ -82,6 +82,15 @@ matches them. */}}
 {{- toJson $flat -}}
 {{- end -}}
 
+{{/* The port of Clouddriver; empty: it is not called. */}}
+{{- define "kubesvc.clouddriverPort" -}}
+{{- $flat := include "kubesvc.flat" . | fromJson -}}
+{{- with get $flat "kubesvc.clouddriver.baseurl" -}}
+{{- $url := urlParse . -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* kubesvc.yml: the settings, and what follows from other values. */}}
 {{- define "kubesvc.settings" -}}
 {{- $flat := include "kubesvc.flat" . | fromJson -}}
@@ -95,6 +104,10 @@ matches them. */}}
 {{- $open := or (gt (int .Values.replicas) 1) (ne .Values.expose.type "none") -}}
 {{- if and $open (not (hasKey $flat "kubesvc.agents.approval")) -}}
 {{- $_ := set $added "agents" (dict "approval" "manual") -}}
+{{- end -}}
+{{- $pushes := eq (toString (get $flat "kubesvc.clouddriver.push.enabled")) "true" -}}
+{{- if and $pushes (ne (include "kubesvc.name" .) "kubesvc-operator") (not (hasKey $flat "kubesvc.clouddriver.push.gateway")) -}}
+{{- $_ := set $added "clouddriver" (dict "push" (dict "gateway" (printf "https://%s.%s.svc:6443" (include "kubesvc.name" .) .Release.Namespace))) -}}
 {{- end -}}
 {{- mergeOverwrite (deepCopy .Values.settings) (dict "kubesvc" $added) | toYaml -}}
 {{- end -}}

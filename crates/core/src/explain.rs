@@ -23,7 +23,10 @@ use serde::Serialize;
 use super::conditions::{LISTED_BY_AGENT, find, left_out};
 use super::credential_expiry::CREDENTIAL_EXPIRING;
 use super::lifecycle::{displayed_state, generation_is_unhandled};
-use super::{DesiredState, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State};
+use super::registration::{LEAVING_CLOUDDRIVER, RegistrationReason, SPINNAKER_REGISTERED};
+use super::{
+    DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State,
+};
 use crate::ids::ZoneId;
 
 /// Time within which a running operator processes an object, in seconds.
@@ -161,6 +164,9 @@ pub fn explain(
         let how = "If kubectl kubesvc credential create made the credential, run the same command again";
         verdict = verdict.advise(format!("Expiry: {}. {how} (docs/credentials.md).", expiring.message));
     }
+    if let Some(text) = registration_advice(&facts) {
+        verdict = verdict.advise(text);
+    }
     if let Some(text) = awaited_operator(account) {
         verdict = verdict.command(text, rules::OPERATOR);
     }
@@ -204,6 +210,18 @@ fn awaited_operator(account: &KubesvcAccount) -> Option<String> {
             "The installation in namespace {asked} was asked to serve it ({OPERATOR_ANNOTATION}), and does not yet: see whether it runs and watches the account's namespace."
         )
     })
+}
+
+/// Why Clouddriver has the account not as kubesvc registers it, and what to do.
+fn registration_advice(facts: &AccountFacts<'_>) -> Option<String> {
+    let said = facts.condition(SPINNAKER_REGISTERED).filter(|said| said.status == "False")?;
+    if facts.leaves_clouddriver() {
+        // What it waits for says so.
+        return None;
+    }
+    let remedy = RegistrationReason::of(&said.reason).and_then(RegistrationReason::remedy);
+    let remedy = remedy.map(|remedy| format!(" {remedy}")).unwrap_or_default();
+    Some(format!("Not registered in Clouddriver ({}): {}.{remedy}", said.reason, said.message))
 }
 
 /// What to do about kinds that are not in the tables.
@@ -254,6 +272,12 @@ impl<'a> AccountFacts<'a> {
     /// Whether no operator has seen the account yet.
     fn is_unseen(&self) -> bool {
         self.account.status.is_none() || self.status.observed_generation < 0
+    }
+
+    /// Whether its agents keep it until Clouddriver has it no longer.
+    fn leaves_clouddriver(&self) -> bool {
+        self.status.phase() == GrantPhase::Open
+            && self.condition("Ready").is_some_and(|ready| ready.reason == LEAVING_CLOUDDRIVER)
     }
 
     /// Age of the object, in seconds.

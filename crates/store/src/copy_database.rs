@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use super::accounts::ACCOUNTS;
 use super::dialect::Dialect;
+use super::pushed::{PushedRow, ReplacePushed};
 use super::sql::driver::Driver as _;
 use super::sql::statement::{ColumnType, Statement};
 use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
@@ -27,19 +28,22 @@ pub struct Copied {
     pub others_there: usize,
     /// kubesvc's own rows that were skipped because they cannot be read.
     pub malformed: usize,
-    /// Rows deleted from the target.
+    /// Rows of accounts deleted from the target.
     pub deleted: usize,
+    /// Rows of `kubesvc_pushed`.
+    pub pushed: usize,
 }
 
-/// Copies all rows of `kubesvc_accounts`, foreign rows included, with their namespaces from one database to another,
-/// after migrating both schemas to the current version. `progress` receives the number of rows done and the total.
+/// Copies all rows of `kubesvc_accounts`, foreign rows included, with their namespaces, and all of `kubesvc_pushed` from
+/// one database to another, after migrating both schemas to the current version. `progress` receives the number of
+/// accounts done and the total.
 ///
 /// Assignments are not copied: they describe streams, and the target has none.
 ///
 /// # Errors
 ///
-/// [`StoreError::Unfit`] if the target holds rows of kubesvc and `overwrite` is false. With `overwrite` they are
-/// deleted first.
+/// [`StoreError::Unfit`] if the target holds rows of kubesvc in one of these tables and `overwrite` is false. With
+/// `overwrite` they are replaced.
 pub async fn copy(
     from: &str,
     to: &str,
@@ -57,6 +61,13 @@ pub async fn copy(
         return Err(StoreError::Unfit(format!(
             "the target already holds {} accounts of kubesvc's: give an empty database, or --overwrite to replace them",
             uids.len()
+        )));
+    }
+    let held = to.pushed().await?.len();
+    if held > 0 && !overwrite {
+        return Err(StoreError::Unfit(format!(
+            "the target already knows {held} accounts that kubesvc registered in Clouddriver: give an empty database, or \
+             --overwrite to replace them"
         )));
     }
     let accounts = from.accounts().await?;
@@ -93,7 +104,9 @@ pub async fn copy(
         copied.others += chunk.len();
         progress(copied.accounts + copied.others_there + copied.others, total);
     }
-    to.put_pushed(None, &from.pushed().await?).await?;
+    let pushed = from.pushed().await?;
+    to.replace_pushed(&pushed).await?;
+    copied.pushed = pushed.len();
     Ok(copied)
 }
 
@@ -105,6 +118,9 @@ pub(super) trait ForeignRowStore: Store {
 
     /// Inserts foreign rows, all or none. Refused if a row of the same name exists.
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError>;
+
+    /// Makes these the rows of `kubesvc_pushed`, in one transaction.
+    async fn replace_pushed(&self, rows: &[PushedRow]) -> Result<(), StoreError>;
 }
 
 /// The columns of a foreign row with a text, beginning with its name.
@@ -162,6 +178,10 @@ impl<D: Dialect> ForeignRowStore for SqlStore<D> {
 
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError> {
         self.transact(&Insert(rows)).await
+    }
+
+    async fn replace_pushed(&self, rows: &[PushedRow]) -> Result<(), StoreError> {
+        self.transact(&ReplacePushed(rows)).await
     }
 }
 

@@ -96,12 +96,28 @@ impl<D: Dialect> Transaction<D> for Put<'_> {
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
         leader_terms::hold(session, self.term).await?;
-        for piece in session.dialect.pieces(self.rows, |_| 0) {
-            let rows: Vec<_> = piece.iter().map(values).collect();
-            session.execute(PUSHED.upsert(&rows, now())).await?;
-        }
-        Ok(())
+        upsert(session, self.rows).await
     }
+}
+
+/// Makes these the rows of the table, without a term: no operator runs.
+pub(super) struct ReplacePushed<'r>(pub(super) &'r [PushedRow]);
+
+impl<D: Dialect> Transaction<D> for ReplacePushed<'_> {
+    type Answer = ();
+
+    async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
+        session.execute(Statement::new("DELETE FROM kubesvc_pushed")).await?;
+        upsert(session, self.0).await
+    }
+}
+
+async fn upsert<D: Dialect>(session: &mut SqlSession<'_, D>, rows: &[PushedRow]) -> Result<(), StoreError> {
+    for piece in session.dialect.pieces(rows, |_| 0) {
+        let rows: Vec<_> = piece.iter().map(values).collect();
+        session.execute(PUSHED.upsert(&rows, now())).await?;
+    }
+    Ok(())
 }
 
 struct Delete<'k> {

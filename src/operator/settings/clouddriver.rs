@@ -44,7 +44,7 @@ settings! {
         token_file: String = key("tokenFile", SettingType::Text(4096), "/var/run/secrets/kubesvc/token");
         /// file in Clouddriver's pod with the certificate authority of the API of accounts
         ca_file: String = key("caFile", SettingType::Text(4096), "/var/run/secrets/kubesvc/ca.crt");
-        /// time between two reads of Clouddriver's accounts: the time between two polls of Clouddriver
+        /// time between two reads of Clouddriver's accounts; that between two of its polls
         poll: Duration = key("pollSeconds", seconds(1, DAY), "30");
         /// time within which each registered account is compared once
         resync: Duration = key("resyncSeconds", seconds(1, DAY), "300");

@@ -168,6 +168,38 @@ async fn commands_of_the_page_of_credentials_make_and_revoke_one() {
     assert!(!left.contains("kubesvc-production"), "{left}");
 }
 
+/// What the page presupposes: a Spinnaker, and the Secret of an operator that serves the API of accounts.
+const CLOUDDRIVER: &str = r#"
+kubectl create namespace spinnaker
+kubectl create deployment spin-clouddriver -n spinnaker --image=x --dry-run=client -o yaml | sed 's/name: x$/name: clouddriver/' | kubectl apply -f -
+kubectl create secret generic kubesvc-gateway -n kubesvc --from-literal=ca.crt=PEM
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_the_page_beside_clouddriver_work_in_order() {
+    let plane = reused().await;
+    run(&plane, "helm install kubesvc charts/kubesvc --namespace kubesvc --create-namespace");
+    run(&plane, "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io");
+    shell(&plane.kubeconfig_path(), CLOUDDRIVER);
+    let folder = must(Folder::new("authority"));
+    let page = page("docs/beside-clouddriver.md")
+        .replace("ca.crt\n", &format!("{}\n", folder.file("ca.crt").display()));
+    let page = page.replace("--from-file=", "--from-file=ca.crt=");
+    assert_eq!(blocks(&page).map(|block| run(&plane, block)).sum::<usize>(), 7);
+    let print = async |kind: &str, name: &str, namespace: &str, path: &str| {
+        let path = format!("jsonpath={path}");
+        must(plane.kubectl(["get", kind, name, "-n", namespace, "-o", &path]).await.ok())
+    };
+    assert_eq!(print("configmap", "kubesvc-gateway", "spinnaker", "{.data.ca\\.crt}").await, "PEM");
+    let pod = "{.spec.template.spec.containers[*].name} {.spec.template.spec.volumes[*].projected.sources[*].configMap.name}";
+    assert_eq!(
+        print("deployment", "spin-clouddriver", "spinnaker", pod).await,
+        "clouddriver kubesvc-gateway"
+    );
+    let settings = print("configmap", "kubesvc-operator", "kubesvc", "{.data}").await;
+    assert!(settings.contains("baseUrl: http://spin-clouddriver.spinnaker:7002"), "{settings}");
+}
+
 /// Definitions of the Gateway API by name alone: its module is not a part of the tests.
 const GATEWAY_API: &str = r#"
 kubectl create -f - <<'YAML'

@@ -183,6 +183,13 @@ const OPERATOR: &[Refusal] = &[
         "settings.kubesvc.gateway.enabled is false, and gateway.enabled, which brings",
     ),
     (
+        &[
+            "settings.kubesvc.clouddriver.baseUrl=http://cd:7002",
+            "settings.kubesvc.clouddriver.push.enabled=true",
+        ],
+        "settings.kubesvc.clouddriver.push.enabled is true, and Clouddriver then uses the API of accounts: set gateway.enabled",
+    ),
+    (
         &["extraEnv[0].name=KUBESVC_GATEWAY_ENABLED", "extraEnv[0].value='true'"],
         "extraEnv has KUBESVC_GATEWAY_ENABLED, which the chart sets: leave it out.",
     ),

@@ -348,6 +348,50 @@ fn api_servers_on_any_port_are_reached_through_the_network_policy() {
 }
 
 #[test]
+fn clouddriver_is_reached_through_the_network_policy_at_the_port_of_its_url() {
+    let ports = |values: &[&str]| {
+        let objects = objects("kubesvc", values);
+        let egress = only(&objects, "NetworkPolicy")["spec"]["egress"].as_array().expect("rules").clone();
+        let alone =
+            egress.iter().filter(|rule| rule["to"].is_null()).filter_map(|rule| rule["ports"].as_array());
+        alone
+            .filter(|ports| ports.len() == 1)
+            .filter_map(|ports| ports[0]["port"].as_u64())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ports(&[]), Vec::<u64>::new());
+    for (url, port) in [
+        ("http://spin-clouddriver.spinnaker:7002", 7002),
+        ("https://clouddriver.example:8443/base", 8443),
+        ("https://clouddriver.example", 443),
+        ("http://[fd00::7]/", 80),
+    ] {
+        assert_eq!(ports(&[&format!("settings.kubesvc.clouddriver.baseUrl={url}")]), [port], "{url}");
+    }
+    // As a Clouddriver file has it.
+    assert_eq!(ports(&["settings.armory.kubesvc.clouddriver.base-url=http://cd:7003"]), [7003]);
+}
+
+#[test]
+fn clouddriver_is_told_the_service_of_a_release_of_another_name() {
+    let settings = |more: &[&str]| {
+        let push = [
+            "gateway.enabled=true",
+            "settings.kubesvc.clouddriver.baseUrl=http://cd:7002",
+            "settings.kubesvc.clouddriver.push.enabled=true",
+        ];
+        let objects = objects("kubesvc", &[&push, more].concat());
+        let file = only(&objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings").to_owned();
+        let settings: Value = must(serde_saphyr::from_str(&file).map_err(|e| e.to_string()));
+        settings["kubesvc"]["clouddriver"]["push"]["gateway"].clone()
+    };
+    assert_eq!(settings(&[]), Value::Null, "the operator's default");
+    assert_eq!(settings(&["fullnameOverride=eu"]), json!("https://eu-operator.kubesvc.svc:6443"));
+    let given = "settings.kubesvc.clouddriver.push.gateway=https://kubesvc.example:6443";
+    assert_eq!(settings(&["fullnameOverride=eu", given]), json!("https://kubesvc.example:6443"));
+}
+
+#[test]
 fn rendered_permissions_match_the_preset() {
     let verbs_on = |objects: &[Value], resource: &str| -> Vec<String> {
         let rules =

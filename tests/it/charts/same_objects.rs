@@ -71,6 +71,37 @@ async fn chart_and_manifests_expose_the_same_hub() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn chart_and_manifests_make_the_same_operator_beside_clouddriver() {
+    const URL: &str = "http://spin-clouddriver.spinnaker:7002";
+    let overlays = Overlays::new();
+    let text =
+        "resources: [../config/default]\ncomponents: [../config/gateway, ../config/components/clouddriver]\n";
+    let folder = overlays.write("clouddriver", text);
+    let url = format!("settings.kubesvc.clouddriver.baseUrl={URL}");
+    let values = ["gateway.enabled=true", &url, "settings.kubesvc.clouddriver.push.enabled=true"];
+    let mut chart = comparable(&objects("kubesvc", &values), &[]);
+    let mut kustomization = comparable(&built(&[&folder, &in_repository("config/crd")]).await, &[]);
+    // A kustomization cannot add to a file of settings, so that its component sets the same by variables.
+    let object = |kind: &str| format!("\"{kind}\" \"{NAMESPACE}\" \"kubesvc-operator\"");
+    let settings = chart.get_mut(&object("ConfigMap")).expect("the settings of the chart");
+    let settings = settings["data"]["kubesvc.yml"]["kubesvc"].as_object_mut();
+    assert_eq!(
+        settings.and_then(|settings| settings.remove("clouddriver")),
+        Some(json!({"baseUrl": URL, "push": {"enabled": true}}))
+    );
+    let deployment = kustomization.get_mut(&object("Deployment")).expect("the Deployment of config/");
+    let variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array_mut();
+    let variables = variables.expect("variables");
+    for (name, value) in [("KUBESVC_CLOUDDRIVER_BASEURL", URL), ("KUBESVC_CLOUDDRIVER_PUSH_ENABLED", "true")]
+    {
+        let set = json!({"name": name, "value": value});
+        let position = variables.iter().position(|variable| *variable == set).expect(name);
+        variables.remove(position);
+    }
+    compare(&folder, &chart, &kustomization);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn chart_and_manifests_make_the_same_agent_in_each_mode() {
     let hub = ("${HUB_ADDRESS}", "hub.example.com:9091");
     for (mode, values, filled) in [

@@ -1,9 +1,22 @@
 //! Clouddriver fails, somebody changes it, or the operator ends: the rows end as they are to be.
 
+use kubesvc_runtime::crash_points::POINTS;
 use serde_json::json;
 
 use super::*;
 use crate::world::{case, run_cases};
+
+/// Points that are passed while an account is registered, while it changes, and while it is removed.
+const ADDING: [&str; 5] = [
+    "pushed-row:before",
+    "pushed-row:after",
+    "push-create:before",
+    "push-create:after",
+    "pushed-row:before#2",
+];
+const CHANGING: [&str; 3] = ["push-replace:before", "push-replace:after", "pushed-row:after"];
+const REMOVING: [&str; 4] =
+    ["pushed-row:before", "push-delete:before", "push-delete:after", "pushed-row:after#2"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clouddriver_being_down_delays_a_deletion_by_the_wait_and_its_row_goes_when_it_is_back() {
@@ -78,16 +91,6 @@ async fn a_lost_table_and_changes_by_hand_cost_no_row() {
 /// The operator ends before and after each of its writes: Clouddriver has the account once, and then not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_operator_may_end_at_any_write() {
-    const ADDING: [&str; 5] = [
-        "pushed-row:before",
-        "pushed-row:after",
-        "push-create:before",
-        "push-create:after",
-        "pushed-row:before#2",
-    ];
-    const CHANGING: [&str; 3] = ["push-replace:before", "push-replace:after", "pushed-row:after"];
-    const REMOVING: [&str; 4] =
-        ["pushed-row:before", "push-delete:before", "push-delete:after", "pushed-row:after#2"];
     let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
     let one = Registering::on(&clouddriver, Database::MariaDb).await;
     for (at, point) in ADDING.into_iter().enumerate() {
@@ -122,4 +125,14 @@ async fn the_operator_may_end_at_any_write() {
         until_removed(&clouddriver, name).await;
     }
     until_loaded(&clouddriver, &[names[4].as_str()]).await;
+}
+
+#[test]
+fn every_crash_point_of_a_registration_is_tried() {
+    let is_ours = |point: &&&str| point.starts_with("pushed-row:") || point.starts_with("push-");
+    let ours: Vec<_> = POINTS.iter().filter(is_ours).collect();
+    assert_eq!(ours.len(), 8);
+    for point in ours {
+        assert!([&ADDING[..], &CHANGING, &REMOVING].concat().contains(point), "{point}");
+    }
 }

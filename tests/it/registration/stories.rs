@@ -261,3 +261,39 @@ async fn a_thousand_accounts_are_registered_within_two_polls_and_then_cost_nothi
     eventually("every row is compared twice", Duration::from_secs(300), looks).await;
     assert_eq!(must(clouddriver.tables().checksum().await), before);
 }
+
+/// As the page says how to switch it off.
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_stay_when_the_push_is_off_and_leave_when_their_namespace_is_not_named() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let one = Registering::on(&clouddriver, Database::Sqlite).await;
+    one.account("prod").await;
+    one.until_reason("prod", "Pushed").await;
+    let row = stored(&clouddriver, "prod").await;
+    let restart_with = async |variable: (&str, &str)| {
+        one.world.operator().terminate().await;
+        one.world.operator().launch_with(&[variable]);
+        one.world.operator().ready().await;
+    };
+
+    restart_with(("KUBESVC_CLOUDDRIVER_PUSH_ENABLED", "false")).await;
+    eventually("no condition", MAX_WAIT, async || {
+        let account = one.world.try_object("prod").await?.ok_or("it is gone")?;
+        condition(&account, "SpinnakerRegistered").map_or(Ok(()), |said| Err(said.message))
+    })
+    .await;
+    assert_eq!(stored(&clouddriver, "prod").await, row, "it stays in Clouddriver");
+
+    restart_with(("KUBESVC_CLOUDDRIVER_PUSH_NAMESPACES", "elsewhere")).await;
+    until_loaded(&clouddriver, &[]).await;
+    eventually("no registered account", MAX_WAIT, async || {
+        let metrics = get_from(one.world.operator().rest_port(), "/metrics").await?.text;
+        let counts =
+            metrics.lines().filter(|line| line.starts_with("kubesvc_clouddriver_registered_accounts{"));
+        let counts: Vec<_> = counts.collect();
+        let is_zero = counts.len() == 3 && counts.iter().all(|line| line.ends_with(" 0"));
+        if is_zero { Ok(()) } else { Err(counts.join("\n")) }
+    })
+    .await;
+    assert_eq!(one.world.state("prod").await, Some(State::Active));
+}

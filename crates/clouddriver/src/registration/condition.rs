@@ -1,7 +1,7 @@
 //! What the condition `SpinnakerRegistered` of an account says.
 
 use kubesvc_core::lifecycle::Fact;
-use kubesvc_core::registration::{LEAVING_CLOUDDRIVER, RegistrationCondition};
+use kubesvc_core::registration::{AlsoCondition, RegistrationCondition, RegistrationReason};
 use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
 
 use super::definition::unsent_fields;
@@ -24,21 +24,22 @@ pub fn condition(
     clouddriver: ClouddriverSituation,
 ) -> Fact<Option<RegistrationCondition>> {
     let own = situation.row.filter(|row| row.account_uid == account.uid());
-    let is_not = |reason, message: String| {
-        Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message }))
-    };
+    let is_not =
+        |reason, message: String| Fact::Known(Some(RegistrationCondition { holds: false, reason, message }));
     if let Eligibility::Unfit { reason, why } = eligibility {
-        return is_not(reason, why.clone());
+        return is_not(*reason, why.clone());
     }
     match own {
         Some(_) if situation.attempts.has_left(situation.name, situation.listing) => Fact::Known(None),
         Some(row) if row.state == RowState::Removing => match situation.attempts.failure() {
             Some(failure) => is_not(reason(failure.kind), format!("still registered: {}", failure.message)),
-            None => is_not(LEAVING_CLOUDDRIVER, "it is removed from Clouddriver".to_owned()),
+            None => {
+                is_not(RegistrationReason::LeavingClouddriver, "it is removed from Clouddriver".to_owned())
+            }
         },
         None if *eligibility == Eligibility::Excluded => Fact::Known(None),
         None if situation.attempts.is_in_conflict() => is_not(
-            "Conflict",
+            RegistrationReason::Conflict,
             format!(
                 "Clouddriver has an account {:?} that kubesvc did not register, and it is left: remove it there, or give \
                  this account another spec.accountName",
@@ -50,12 +51,12 @@ pub fn condition(
     }
 }
 
-fn reason(kind: FailureKind) -> &'static str {
+fn reason(kind: FailureKind) -> RegistrationReason {
     match kind {
-        FailureKind::Rejected => "Rejected",
-        FailureKind::Forbidden => "Forbidden",
-        FailureKind::StorageOff => "StorageOff",
-        FailureKind::Unreachable => "Unreachable",
+        FailureKind::Rejected => RegistrationReason::Rejected,
+        FailureKind::Forbidden => RegistrationReason::Forbidden,
+        FailureKind::StorageOff => RegistrationReason::StorageOff,
+        FailureKind::Unreachable => RegistrationReason::Unreachable,
     }
 }
 
@@ -66,7 +67,7 @@ fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> 
         matches!(situation.wanted, super::Wanted::Registered { .. }) && !situation.attempts.is_unresolved();
     match failure.filter(|_| is_known) {
         Some(failure) => Fact::Known(Some(RegistrationCondition {
-            holds: Some(false),
+            holds: false,
             reason: reason(failure.kind),
             message: failure.message.clone(),
         })),
@@ -83,7 +84,7 @@ fn stored(
 ) -> Fact<Option<RegistrationCondition>> {
     let (listing, attempts) = (situation.listing, situation.attempts);
     let is_not = |reason, message: &str| {
-        Fact::Known(Some(RegistrationCondition { holds: Some(false), reason, message: message.to_owned() }))
+        Fact::Known(Some(RegistrationCondition { holds: false, reason, message: message.to_owned() }))
     };
     let is_current = match situation.wanted {
         super::Wanted::Registered { hash, .. } => row.body_hash.as_ref() == Some(hash),
@@ -91,14 +92,14 @@ fn stored(
     };
     if attempts.is_hidden() && !is_current {
         return is_not(
-            "Forbidden",
+            RegistrationReason::Forbidden,
             "Clouddriver shows kubesvc no row of the account, so that its change is not sent: \
              kubesvc.clouddriver.push.user must be an admin in Fiat; or somebody deleted the row",
         );
     }
     if attempts.has_drifted() && is_current {
         return is_not(
-            "Drift",
+            RegistrationReason::Drift,
             "its row in Clouddriver was changed there, and is left: change it back, or set \
              kubesvc.clouddriver.push.force: true",
         );
@@ -113,20 +114,24 @@ fn stored(
         if !unsent.is_empty() {
             message.push_str(&format!("; without effect there: {}", unsent.join(", ")));
         }
-        return Fact::Known(Some(RegistrationCondition { holds: Some(true), reason: "Pushed", message }));
+        return Fact::Known(Some(RegistrationCondition {
+            holds: true,
+            reason: RegistrationReason::Pushed,
+            message,
+        }));
     }
     if !listing.lacks(situation.name) {
         return Fact::Unknown;
     }
     if clouddriver.stored > 0 && clouddriver.loaded == 0 {
         return is_not(
-            "PollerOff",
+            RegistrationReason::PollerOff,
             "Clouddriver has stored the accounts and loads none of them: set credentials.poller.enabled and \
              account.storage.kubernetes.enabled there",
         );
     }
     is_not(
-        "NotLoaded",
+        RegistrationReason::NotLoaded,
         "Clouddriver has stored the account and does not load it, or does not show it to kubesvc: see Clouddriver's log",
     )
 }
@@ -137,9 +142,8 @@ pub fn also_condition(
     account: &KubesvcAccount,
     listing: Option<&Listing>,
     is_own: bool,
-) -> Fact<Option<RegistrationCondition>> {
-    let said =
-        |holds, reason, message: String| Fact::Known(Some(RegistrationCondition { holds, reason, message }));
+) -> Fact<Option<AlsoCondition>> {
+    let said = |holds, reason, message: String| Fact::Known(Some(AlsoCondition { holds, reason, message }));
     if account.label(ORIGIN_LABEL) != Some(ORIGIN_MIGRATED) {
         return Fact::Known(None);
     }

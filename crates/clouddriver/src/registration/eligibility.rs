@@ -3,6 +3,7 @@
 use unicode_normalization::UnicodeNormalization as _;
 use unicode_normalization::char::is_combining_mark;
 
+use kubesvc_core::registration::RegistrationReason;
 use kubesvc_core::{DesiredState, KubesvcAccount, State};
 
 /// Characters of names with which Clouddriver's `DELETE /credentials/NAME` cannot be called.
@@ -23,8 +24,8 @@ pub enum Eligibility {
     Excluded,
     /// It cannot be there.
     Unfit {
-        /// The reason, in CamelCase.
-        reason: &'static str,
+        /// The reason.
+        reason: RegistrationReason,
         /// What is wrong, and what to do.
         why: String,
     },
@@ -63,7 +64,7 @@ pub fn eligibility(account: &KubesvcAccount, older: Option<&str>) -> Eligibility
         let why = format!(
             "{field} is a secret reference, which Clouddriver would resolve with its own rights and show: give it a plain text"
         );
-        return Eligibility::Unfit { reason: "Rejected", why };
+        return Eligibility::Unfit { reason: RegistrationReason::Rejected, why };
     }
     match account.status_or_default().state() {
         State::Active => Eligibility::Registered,
@@ -72,7 +73,7 @@ pub fn eligibility(account: &KubesvcAccount, older: Option<&str>) -> Eligibility
 }
 
 fn not_portable(why: String) -> Eligibility {
-    Eligibility::Unfit { reason: "NameNotPortable", why }
+    Eligibility::Unfit { reason: RegistrationReason::NameNotPortable, why }
 }
 
 /// Whether Clouddriver may take a text for a reference to a secret.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use kubesvc_core::lifecycle::Fact;
+use kubesvc_core::registration::RegistrationReason;
 use kubesvc_core::spec::{ExposedCustomResource, Scope, SpinnakerRegistration};
 use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, ORIGIN_MIGRATED, State};
 
@@ -130,7 +131,10 @@ fn accounts_that_are_to_go_are_excluded_and_those_that_fail_are_kept() {
 fn names_that_clouddriver_cannot_delete_or_tell_apart_are_not_portable() {
     for name in [".", "..", "a/b", "a\\b", "a;b", "a%2Fb", "a\tb"] {
         let eligibility = eligibility(&account(name), None);
-        assert!(matches!(eligibility, Eligibility::Unfit { reason: "NameNotPortable", .. }), "{name:?}");
+        assert!(
+            matches!(eligibility, Eligibility::Unfit { reason: RegistrationReason::NameNotPortable, .. }),
+            "{name:?}"
+        );
     }
     assert_eq!(eligibility(&account("größe 1.😀"), None), Eligibility::Registered);
     assert!(
@@ -174,7 +178,7 @@ fn texts_that_clouddriver_would_resolve_are_not_sent() {
         account.spec.environment = Some(text.to_owned());
         let eligibility = eligibility(&account, None);
         assert!(
-            matches!(&eligibility, Eligibility::Unfit { reason: "Rejected", why } if why.contains("spec.environment")),
+            matches!(&eligibility, Eligibility::Unfit { reason: RegistrationReason::Rejected, why } if why.contains("spec.environment")),
             "{text:?}: {eligibility:?}"
         );
     }
@@ -395,7 +399,7 @@ impl World {
         };
         let whole = ClouddriverSituation { stored: 1, loaded: 1 };
         match condition(&account, &eligibility(&account, None), &situation, whole) {
-            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds == Some(true), one.reason))),
+            Fact::Known(one) => Fact::Known(one.map(|one| (one.holds, one.reason.name()))),
             Fact::Unknown => Fact::Unknown,
         }
     }
@@ -614,9 +618,9 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
     let whole = ClouddriverSituation { stored: 1, loaded: 0 };
     let said = condition(&account, &Eligibility::Registered, &situation(&listing, "prod"), whole);
     let Fact::Known(Some(said)) = said else { unreachable!("it is known") };
-    assert!(said.holds == Some(true) && said.message.ends_with("customResourceDefinitions"), "{said:?}");
+    assert!(said.holds && said.message.ends_with("customResourceDefinitions"), "{said:?}");
     let said = condition(&account, &Eligibility::Registered, &situation(&listing, "other"), whole);
-    assert!(matches!(said, Fact::Known(Some(said)) if said.reason == "PollerOff"));
+    assert!(matches!(said, Fact::Known(Some(said)) if said.reason.name() == "PollerOff"));
 }
 
 /// Something that happens.

@@ -18,6 +18,9 @@ pub(super) fn judge(facts: &AccountFacts<'_>) -> WaitExplanation {
     if facts.is_unseen() {
         return unseen(facts);
     }
+    if facts.account.desired() == DesiredState::Inactive && facts.leaves_clouddriver() {
+        return leaving_clouddriver(facts, "becomes INACTIVE");
+    }
     let state = facts.status.state();
     let revoking = facts.status.phase() == GrantPhase::Revoking;
     if !revoking && generation_is_unhandled(facts.account) {
@@ -154,6 +157,9 @@ fn deletion(facts: &AccountFacts<'_>) -> WaitExplanation {
     if !facts.account.has_finalizer() {
         return others_finalizers(facts);
     }
+    if facts.leaves_clouddriver() {
+        return leaving_clouddriver(facts, "is deleted");
+    }
     let begun = matches!(facts.status.state(), State::Deleting | State::DeleteFailed);
     match (facts.status.phase(), begun) {
         (GrantPhase::Revoking, true) => force(facts, agents::revoke(facts, "is deleted")),
@@ -172,6 +178,15 @@ fn deletion(facts: &AccountFacts<'_>) -> WaitExplanation {
             facts.kubectl("patch", r#"--type=json -p '[{"op":"remove","path":"/metadata/finalizers"}]'"#),
         ),
     }
+}
+
+/// Clouddriver has still to let go of it, and `then` is what comes afterwards.
+fn leaving_clouddriver(facts: &AccountFacts<'_>, then: &str) -> WaitExplanation {
+    WaitExplanation::waits(format!(
+        "Clouddriver has to let go of it; then its agents drop it, and it {then}. It waits at most for \
+         kubesvc.clouddriver.push.removalWaitSeconds (60 s)."
+    ))
+    .command("To stop waiting for Clouddriver:", facts.plugin("retry"))
 }
 
 fn others_finalizers(facts: &AccountFacts<'_>) -> WaitExplanation {

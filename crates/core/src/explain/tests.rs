@@ -529,3 +529,71 @@ fn the_installation_that_serves_an_account_is_named_and_one_that_was_asked_to_an
     assert_eq!(asked("spin").advice, explain(&account, None, now()).advice);
     assert_says(&asked("other"), "The installation in namespace other was asked to serve it");
 }
+
+fn with_registration(
+    mut account: KubesvcAccount,
+    holds: &str,
+    reason: &str,
+    message: &str,
+) -> KubesvcAccount {
+    let status = account.status.as_mut().expect("a status");
+    status.conditions.push(conditions::one(
+        &[],
+        SPINNAKER_REGISTERED,
+        holds,
+        reason,
+        message,
+        1,
+        &Time(at(-60)),
+    ));
+    account
+}
+
+#[test]
+fn an_account_that_clouddriver_has_not_says_why_and_what_to_do() {
+    let active = || in_state(pinned("east"), State::Active, GrantPhase::Open);
+    let explained = |holds: &str, reason: &str, message: &str| {
+        explain(&with_registration(active(), holds, reason, message), Some(&[]), now())
+    };
+    for reason in RegistrationReason::ALL {
+        let explanation = explained("False", reason.name(), "what Clouddriver said");
+        assert_says(
+            &explanation,
+            &format!("Not registered in Clouddriver ({}): what Clouddriver said.", reason.name()),
+        );
+        if let Some(remedy) = reason.remedy() {
+            assert_says(&explanation, remedy);
+        }
+        assert!(explanation.ready, "it is no part of Ready");
+    }
+    // Of a newer operator.
+    assert_says(&explained("False", "Unheard", "new"), "(Unheard): new.");
+    let registered = explained("True", "Pushed", "Clouddriver has the account");
+    assert!(!says(&registered, "Clouddriver"), "{registered:#?}");
+}
+
+#[test]
+fn an_account_that_leaves_clouddriver_says_so_and_how_to_end_that() {
+    let leaving = |mut account: KubesvcAccount| {
+        for condition in &mut account.status.as_mut().expect("a status").conditions {
+            condition.reason = LEAVING_CLOUDDRIVER.to_owned();
+        }
+        with_registration(account, "False", LEAVING_CLOUDDRIVER, "it is removed from Clouddriver")
+    };
+    let inactive = account(json!({"state": "INACTIVE"}), json!({}));
+    let inactive = leaving(in_state(inactive, State::Active, GrantPhase::Open));
+    let deleted = account(json!({}), json!({"deletionTimestamp": at(-30).to_string()}));
+    let deleted = leaving(in_state(deleted, State::Active, GrantPhase::Open));
+    for (account, shown, then) in
+        [(&inactive, State::ToDeactivate, "becomes INACTIVE"), (&deleted, State::Deleting, "is deleted")]
+    {
+        let explanation = explain(account, Some(&[]), now());
+        assert_eq!((explanation.state, explanation.ready), (shown, false));
+        assert_says(
+            &explanation,
+            &format!("Clouddriver has to let go of it; then its agents drop it, and it {then}."),
+        );
+        assert_says(&explanation, "kubesvc.clouddriver.push.removalWaitSeconds");
+        assert_eq!(commands(&explanation), ["kubectl kubesvc retry prod -n spin"]);
+    }
+}

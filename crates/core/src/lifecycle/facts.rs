@@ -408,13 +408,15 @@ impl<'a> Facts<'a> {
     /// is said.
     pub(super) fn clouddriver_condition(&self, type_: &str) -> Option<(&'static str, String, String)> {
         let registration = self.observation.registration.as_ref()?;
-        let fact = if type_ == CLOUDDRIVER_ALSO { &registration.also } else { &registration.condition };
-        match fact {
-            Fact::Known(condition) => condition.as_ref().map(|one| {
-                let status = one.holds.map_or("Unknown", |holds| if holds { "True" } else { "False" });
-                (status, one.reason.to_owned(), one.message.clone())
+        let registered = |holds| if holds { "True" } else { "False" };
+        match (type_, &registration.condition, &registration.also) {
+            (CLOUDDRIVER_ALSO, _, Fact::Known(also)) => also.as_ref().map(|one| {
+                (one.holds.map_or("Unknown", registered), one.reason.to_owned(), one.message.clone())
             }),
-            Fact::Unknown => self.clouddriver_condition_said(type_),
+            (SPINNAKER_REGISTERED, Fact::Known(condition), _) => condition
+                .as_ref()
+                .map(|one| (registered(one.holds), one.reason.name().to_owned(), one.message.clone())),
+            _ => self.clouddriver_condition_said(type_),
         }
     }
 

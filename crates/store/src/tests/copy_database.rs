@@ -2,7 +2,7 @@ use tempfile::TempDir;
 
 use crate::copy_database::{Copied, ForeignTableRow, copy};
 use crate::tests::contract::row;
-use crate::{StoreError, VendorTables, open, open_database};
+use crate::{PushedRow, StoreError, VendorTables, open, open_database};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::{Kind, shared};
 
@@ -38,6 +38,18 @@ fn other(name: &str) -> ForeignTableRow {
     }
 }
 
+/// A row of an account registered in Clouddriver.
+fn pushed(name: &str) -> PushedRow {
+    PushedRow {
+        name: name.to_owned(),
+        account_uid: format!("uid-{name}"),
+        state: "ADDED".to_owned(),
+        body_version: 1,
+        body_hash: Some("ab".repeat(32)),
+        pushed_at: Some(1_700_000_000_000),
+    }
+}
+
 /// Copies back and forth between two databases.
 async fn copies(from: &str, to: &str) {
     let rows: Vec<AccountRow> =
@@ -49,10 +61,11 @@ async fn copies(from: &str, to: &str) {
         assert!(from.put_namespaces("uid-7", &["a".to_owned(), "b".to_owned()]).await.expect("a list"));
         from.put_others(&others).await.expect("written");
         assert_eq!(from.others().await.expect("read"), others);
+        from.put_pushed(None, &[pushed("row-000"), pushed("row-001")]).await.expect("written");
     }
     let mut seen = (0, 0);
     let copied = copy(from, to, false, |done, of| seen = (done, of)).await.expect("copied");
-    let wanted = Copied { accounts: 700, namespaces: 1, others: 2, ..Copied::default() };
+    let wanted = Copied { accounts: 700, namespaces: 1, others: 2, pushed: 2, ..Copied::default() };
     assert_eq!((copied, seen), (wanted, (702, 702)));
     {
         let to = open_database(to, VendorTables::Refuse).await.expect("it opens");
@@ -62,19 +75,47 @@ async fn copies(from: &str, to: &str) {
             Some(vec!["a".to_owned(), "b".to_owned()])
         );
         assert_eq!(to.others().await.expect("read"), others);
+        assert_eq!(to.pushed().await.expect("read"), [pushed("row-000"), pushed("row-001")]);
         to.put_accounts(&[row("more", "uid-more")]).await.expect("written");
+        to.put_pushed(None, &[pushed("more")]).await.expect("written");
     }
     let error = copy(from, to, false, |_, _| {}).await.expect_err("refused");
     assert!(
         matches!(&error, StoreError::Unfit(why) if why.contains("701 accounts") && why.contains("--overwrite"))
     );
     let copied = copy(from, to, true, |_, _| {}).await.expect("copied");
-    let wanted = Copied { accounts: 700, namespaces: 1, others_there: 2, deleted: 701, ..Copied::default() };
+    let wanted = Copied {
+        accounts: 700,
+        namespaces: 1,
+        others_there: 2,
+        deleted: 701,
+        pushed: 2,
+        ..Copied::default()
+    };
     assert_eq!(copied, wanted);
+    let to = open(to, VendorTables::Refuse).await.expect("it opens");
+    assert_eq!(to.accounts().await.expect("the accounts").rows, rows);
     assert_eq!(
-        open(to, VendorTables::Refuse).await.expect("it opens").accounts().await.expect("the accounts").rows,
-        rows
+        to.pushed().await.expect("read"),
+        [pushed("row-000"), pushed("row-001")],
+        "none of the target's own is left"
     );
+}
+
+#[tokio::test]
+async fn a_target_that_knows_registered_accounts_alone_is_refused() {
+    let ((from, _from), (to, _to)) = (sqlite(), sqlite());
+    let target = open(&to, VendorTables::Refuse).await.expect("it opens");
+    target.put_pushed(None, &[pushed("leaving")]).await.expect("written");
+    drop(target);
+    let error = copy(&from, &to, false, |_, _| {}).await.expect_err("refused");
+    assert!(
+        matches!(&error, StoreError::Unfit(why) if why.contains("1 accounts that kubesvc registered") && why.contains("--overwrite")),
+        "{error}"
+    );
+    copy(&from, &to, true, |_, _| {}).await.expect("copied");
+    let target = open(&to, VendorTables::Refuse).await.expect("it opens");
+    assert_eq!(target.pushed().await.expect("read"), []);
 }
 
 fn sqlite() -> (String, TempDir) {

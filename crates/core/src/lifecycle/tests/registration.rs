@@ -3,23 +3,21 @@
 use super::*;
 use crate::conditions::find;
 use crate::registration::{
-    LEAVING_CLOUDDRIVER, Registration, RegistrationCondition, RegistrationPresence, SPINNAKER_REGISTERED,
+    LEAVING_CLOUDDRIVER, Registration, RegistrationCondition, RegistrationPresence, RegistrationReason,
+    SPINNAKER_REGISTERED,
 };
 use crate::{FORCE_DELETE_ANNOTATION, RETRY_ANNOTATION};
 
-fn condition_of(holds: bool, reason: &'static str) -> Fact<Option<RegistrationCondition>> {
-    Fact::Known(Some(RegistrationCondition {
-        holds: Some(holds),
-        reason,
-        message: format!("it is {reason}"),
-    }))
+fn condition_of(holds: bool, reason: RegistrationReason) -> Fact<Option<RegistrationCondition>> {
+    let message = format!("it is {}", reason.name());
+    Fact::Known(Some(RegistrationCondition { holds, reason, message }))
 }
 
 /// An ACTIVE account that Clouddriver has, and is to be left by tick 2000 at the latest.
 fn registered_world() -> World {
     let mut world = active_world();
     world.registration = Some(Registration {
-        condition: condition_of(true, "Pushed"),
+        condition: condition_of(true, RegistrationReason::Pushed),
         presence: RegistrationPresence::Present,
         leaves_until: 2000,
         ..Registration::default()
@@ -52,7 +50,7 @@ fn the_condition_is_written_once_and_again_when_it_is_another_one() {
     assert_eq!(said(&world), Some(("True", "Pushed")));
     assert_eq!(condition(world.status(), "Ready"), "True");
     assert_eq!(world.wait(600).writes(), Vec::<String>::new());
-    world.registration.as_mut().expect("set").condition = condition_of(false, "Drift");
+    world.registration.as_mut().expect("set").condition = condition_of(false, RegistrationReason::Drift);
     assert_eq!(world.writes(), ["ACTIVE"]);
     assert_eq!(said(&world), Some(("False", "Drift")));
     assert_eq!(condition(world.status(), "Ready"), "True", "it is no part of Ready");
