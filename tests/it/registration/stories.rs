@@ -134,7 +134,7 @@ async fn an_account_that_goes_leaves_clouddriver_first() {
 
 /// What is somebody else's is left, and the condition says which case it is.
 async fn foreign_names_are_left(kind: Kind, database: Database) {
-    let yaml = "kubernetes: {accounts: [{name: of-file, kubeconfigFile: /nowhere}]}\n";
+    let yaml = "kubernetes: {accounts: [{name: of-file, kubeconfigContents: x}]}\n";
     let settings =
         Settings { accounts: yaml.to_owned(), load_delay: Duration::from_secs(4), ..Settings::default() };
     let clouddriver = clouddriver(kind, settings).await;
