@@ -15,6 +15,7 @@ use self::report::{InstalledObjects, Item, LABEL, report};
 use crate::account_api::API_SERVICE;
 use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments};
+use kubesvc_core::registration::{RegistrationReason, SPINNAKER_REGISTERED};
 use kubesvc_core::{GROUP, KubesvcAccount, KubesvcAgent};
 use kubesvc_runtime::terminal;
 
@@ -109,6 +110,9 @@ fn item(object: &DynamicObject) -> Item {
     } else {
         status["connected"] == true || status["readyReplicas"].as_i64().is_some_and(|ready| ready > 0)
     };
+    let is_registered = status["conditions"].as_array().into_iter().flatten().any(|one| {
+        one["type"] == SPINNAKER_REGISTERED && one["reason"] != RegistrationReason::NameNotPortable.name()
+    });
     let (own, others): (Vec<_>, Vec<_>) =
         object.finalizers().iter().cloned().partition(|one| one == kubesvc_core::FINALIZER);
     Item {
@@ -118,6 +122,7 @@ fn item(object: &DynamicObject) -> Item {
         has_finalizer: !own.is_empty(),
         other_finalizers: others,
         is_serving,
+        is_registered,
         release: object.annotations().get(RELEASE_ANNOTATION).cloned(),
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Item {
     pub(super) other_finalizers: Vec<String>,
     /// Whether a pod of it is ready, it is connected (an agent), or the API server reaches who serves it.
     pub(super) is_serving: bool,
+    /// Whether an account is registered in Clouddriver, as far as its status says.
+    pub(super) is_registered: bool,
     /// Release of Helm that it belongs to.
     pub(super) release: Option<String>,
 }
@@ -205,8 +207,16 @@ fn remove_accounts(found: &InstalledObjects) -> Option<(String, Vec<String>)> {
         let delete =
             |namespace| format!("kubectl delete kubesvcaccounts --all --namespace {namespace} --timeout=2m");
         let commands: Vec<_> = namespaces(&found.accounts).map(delete).collect();
+        let registered = found.accounts.iter().filter(|account| account.is_registered).count();
+        let leaving = match registered {
+            0 => String::new(),
+            _ => format!(
+                " {registered} are in Clouddriver, and leave it first: go on when the operator's metric \
+                 kubesvc_clouddriver_registered_accounts is 0."
+            ),
+        };
         let what = format!(
-            "The accounts ({}), while the operator runs: it takes them out of agents and database.",
+            "The accounts ({}), while the operator runs: it takes them out of agents and database.{leaving}",
             found.accounts.len()
         );
         return (!commands.is_empty()).then_some((what, commands));
@@ -316,6 +326,19 @@ mod tests {
         .map(|part| text.find(part).unwrap_or_else(|| unreachable!("{part} is missing:\n{text}")))
         .collect();
         assert!(places.is_sorted(), "{text}");
+    }
+
+    #[test]
+    fn accounts_in_clouddriver_leave_it_before_the_operator_goes() {
+        let registered = Item { is_registered: true, ..account("prod", false) };
+        let found = InstalledObjects {
+            accounts: vec![registered, account("dev", false)],
+            operators: vec![operator(true)],
+            ..InstalledObjects::default()
+        };
+        let text = text(&found);
+        assert!(text.contains("1 are in Clouddriver, and leave it first"), "{text}");
+        assert!(text.find("in Clouddriver") < text.find("The operator."), "{text}");
     }
 
     #[test]
