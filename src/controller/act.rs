@@ -12,7 +12,9 @@ use tracing::{error, info};
 use super::{Controller, account_rows};
 use crate::connected_agents::ConnectedAgentsError;
 use crate::secrets::{AccountSecretError, Credential};
+use kubesvc_clouddriver::definition::file_on_clouddriver;
 use kubesvc_core::conditions;
+use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
@@ -173,6 +175,13 @@ impl Controller {
             version,
             same_as,
             expiry,
+        });
+        // Of a Secret that stands for a file on Clouddriver it is said where the kubeconfig is.
+        let verdict = verdict.map_err(|failure| match file_on_clouddriver(account) {
+            Some(message) if failure.class == FailureClass::CredentialMissing => {
+                Failure::new(FailureClass::FileOnClouddriver, message)
+            }
+            _ => failure,
         });
         self.transient_states.judged(account.uid(), verdict);
     }

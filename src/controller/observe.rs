@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::Controller;
 use super::account_rows::{is_name_held, rival_of};
 use super::transient_state::TransientState;
+use kubesvc_clouddriver::definition::file_on_clouddriver;
 use kubesvc_clouddriver::registration::also_condition;
 use kubesvc_core::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
@@ -50,6 +51,7 @@ impl Controller {
             name_is_held: is_name_held(context, account),
             left_out_written: transient_state.left_out_written,
             unreadable_replaced_from: transient_state.elections.unreadable_replaced_from(),
+            clouddriver_file: file_on_clouddriver(account),
             registration: self.registration_of(account),
         };
         let mut decision = decide(&observation);

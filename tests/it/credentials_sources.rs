@@ -15,7 +15,7 @@ use kubesvc_testkit::databases::{Kind, Server, shared};
 use kubesvc_testkit::must;
 use serde_json::{Value, json};
 
-use crate::world::{World, connect};
+use crate::world::{World, condition, connect};
 
 const PASSWORD: &str = "pa55-of-the-reader";
 const ACCOUNTS: &str = "/armory/accounts";
@@ -338,4 +338,32 @@ async fn object_that_the_operator_may_not_get_is_503_with_the_right_that_is_miss
     let expected =
         "the ConfigMap kube-system/clouddriver cannot be read: let the operator get it, with a Role";
     assert!(answer.text.contains(expected), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_whose_kubeconfig_only_clouddriver_has_says_so_and_is_active_once_it_has_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yaml = folder.path().join("clouddriver.yml");
+    let account = json!({"name": "of-path", "kubeconfigFile": "/home/spinnaker/.kube/of-path"});
+    std::fs::write(&yaml, accounts_yaml(&json!([account]))).expect("written");
+    let sources = json!([{"name": "yaml", "type": "file", "paths": [yaml]}]);
+    let world = World::prepare().setting("kubesvc.clouddriver.sources", sources).start().await;
+    let cluster = world.cluster("target").await;
+    let _agent = world.agent("agent-1").zone("east").start().await;
+    let added = world.rest("POST", ACCOUNTS, &json!([{"name": "of-path", "zoneId": "east"}])).await;
+    assert_eq!(added.status, 202, "{added:?}");
+    let account = world.until("of-path", State::Inactive).await;
+    let said = condition(&account, "CredentialAvailable").expect("it says so");
+    assert_eq!((said.status.as_str(), said.reason.as_str()), ("False", "FileOnClouddriver"));
+    assert!(said.message.contains("/home/spinnaker/.kube/of-path"), "{}", said.message);
+
+    let activated = world.rest("PATCH", ACCOUNTS, &json!([{"name": "of-path", "state": "ACTIVE"}])).await;
+    assert_eq!(activated.status, 202, "{activated:?}");
+    let account = world.until_reason("of-path", State::Failed, "FileOnClouddriver").await;
+    assert_eq!(condition(&account, "Stalled").expect("it has one").status, "True");
+
+    let secret = account.spec.kubeconfig.secret_ref.expect("its own Secret").name;
+    world.secret(&secret, cluster.kubeconfig().as_bytes(), true).await;
+    let account = world.until("of-path", State::Active).await;
+    assert_eq!(condition(&account, "CredentialAvailable"), None);
 }

@@ -13,6 +13,9 @@ pub(crate) const CLUSTER_IDENTITY: &str = "ClusterIdentity";
 /// Type of the condition about an agent whose own file lists an account of this name, and which of the two counts.
 pub(crate) const LISTED_BY_AGENT: &str = "ListedByAgent";
 
+/// Type of the condition of a migrated account whose kubeconfig is a file that only Clouddriver has.
+pub(crate) const CREDENTIAL_AVAILABLE: &str = "CredentialAvailable";
+
 /// Type of the condition that says which agent streams the account's objects, and what is left out.
 pub const CACHING: &str = "Caching";
 /// Reason of [`CACHING`] while something that settings ask for is not in the tables.

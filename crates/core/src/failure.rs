@@ -69,6 +69,8 @@ failure_classes! {
         "The path or reference of the credential cannot be used as it stands.",
         "Correct spec.kubeconfig, or spec.agentKubeconfig, as the message says.";
     CredentialMissing = "CredentialMissing", MayPass, "A Secret, a key of it, or a file does not exist (yet).";
+    FileOnClouddriver = "FileOnClouddriver", CannotPass,
+        "The account was migrated, and its kubeconfig is a file that only Clouddriver has.";
     CredentialDiffers = "CredentialDiffers", MayPass, "The replicas of the operator read different credentials.",
         "See that every replica has the same file, and the same Secret.";
     ClusterMismatch = "ClusterMismatch", CannotPass,

@@ -140,6 +140,7 @@ impl ModelWorld {
             name_is_held: false,
             left_out_written: None,
             unreadable_replaced_from: 0,
+            clouddriver_file: None,
             registration: None,
         };
         decide(&observation).action

@@ -9,7 +9,7 @@ use super::zone_choice::{self, ZoneChoice};
 use super::zone_reports::{self, Blocker, RevokeProgress, ZoneReports};
 use super::{generation_is_unhandled, unhandled_retry};
 use crate::cache::issues;
-use crate::conditions::{self, LISTED_BY_AGENT};
+use crate::conditions::{self, CREDENTIAL_AVAILABLE, LISTED_BY_AGENT};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass};
 use crate::ids::{AgentId, ZoneId};
@@ -402,6 +402,19 @@ impl<'a> Facts<'a> {
     pub(super) fn says_it_leaves_clouddriver(&self) -> bool {
         conditions::find(&self.status.conditions, SPINNAKER_REGISTERED)
             .is_some_and(|said| said.reason == LEAVING_CLOUDDRIVER)
+    }
+
+    /// What the status is to say of a credential that only Clouddriver has; absent: it is available, or nothing is known
+    /// against that.
+    pub(super) fn credential_on_clouddriver(&self) -> Option<&str> {
+        let is_said = conditions::find(&self.status.conditions, CREDENTIAL_AVAILABLE).is_some();
+        let was_never_read = self.status.conditions.is_empty() || self.state() == State::Inactive;
+        let is_missing = match &self.observation.credential {
+            Fact::Known(Ok(_)) => false,
+            Fact::Known(Err(failure)) => failure.class == FailureClass::FileOnClouddriver,
+            Fact::Unknown => is_said || was_never_read,
+        };
+        self.observation.clouddriver_file.as_deref().filter(|_| is_missing)
     }
 
     /// A condition about Clouddriver as the status shall say it: status, reason and message. What is not known stays as it

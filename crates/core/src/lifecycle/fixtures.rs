@@ -473,6 +473,7 @@ impl ObservationFixture {
             name_is_held: false,
             left_out_written: None,
             unreadable_replaced_from: 0,
+            clouddriver_file: None,
             registration: None,
         })
     }

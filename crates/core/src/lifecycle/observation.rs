@@ -294,6 +294,9 @@ pub struct Observation<'a> {
     /// The earliest tick at which an elected agent that cannot read the cluster is replaced: if none of several can, they
     /// take turns at growing intervals.
     pub unreadable_replaced_from: Tick,
+    /// What is said of a migrated account whose spec names a Secret for a file that only Clouddriver had; absent: it does
+    /// not. Whether the Secret exists by now, the credential says.
+    pub clouddriver_file: Option<String>,
     /// The account's registration in Clouddriver; absent: accounts are not registered there.
     pub registration: Option<Registration>,
 }

@@ -9,7 +9,9 @@ use super::facts::Facts;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::retry_schedule;
 use super::status_change::{CredentialChange, GrantChange, StatusChange, StatusTarget, TriedZones};
-use crate::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT, ZONE_AWAITED};
+use crate::conditions::{
+    self, CLUSTER_IDENTITY, CREDENTIAL_AVAILABLE, ConditionSummary, LISTED_BY_AGENT, ZONE_AWAITED,
+};
 use crate::credential_expiry::CREDENTIAL_EXPIRING;
 use crate::failure::{Failure, FailureClass, Outlook};
 use crate::ids::{AgentId, ZoneId};
@@ -67,7 +69,8 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
     };
     status.operator = facts.observation.policy.installation.clone().or(status.operator);
     status.listed_by = facts.listing_agent();
-    let appended = [LISTED_BY_AGENT, CREDENTIAL_EXPIRING, SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO];
+    let appended =
+        [LISTED_BY_AGENT, CREDENTIAL_EXPIRING, CREDENTIAL_AVAILABLE, SPINNAKER_REGISTERED, CLOUDDRIVER_ALSO];
     status.conditions.retain(|one| !appended.contains(&one.type_.as_str()));
     status.conditions.extend(listing_condition(facts, status.observed_generation));
     let expiry = expiry.filter(|_| status.state() != State::Inactive);
@@ -77,7 +80,13 @@ pub(super) fn write(change: StatusChange, facts: &Facts<'_>) -> StatusWrite {
         false => facts.clouddriver_condition(SPINNAKER_REGISTERED),
     };
     let also = facts.clouddriver_condition(CLOUDDRIVER_ALSO);
-    for (type_, said) in [(SPINNAKER_REGISTERED, registration), (CLOUDDRIVER_ALSO, also)] {
+    let missing = facts
+        .credential_on_clouddriver()
+        .filter(|_| status.state() != State::Active)
+        .map(|message| ("False", FailureClass::FileOnClouddriver.reason().to_owned(), message.to_owned()));
+    let told =
+        [(CREDENTIAL_AVAILABLE, missing), (SPINNAKER_REGISTERED, registration), (CLOUDDRIVER_ALSO, also)];
+    for (type_, said) in told {
         let Some((holds, reason, message)) = said else { continue };
         let (before, wall) = (&facts.status.conditions, Time(facts.observation.wall));
         let generation = status.observed_generation;

@@ -214,6 +214,7 @@ impl Sim {
             name_is_held: false,
             left_out_written: None,
             unreadable_replaced_from: 0,
+            clouddriver_file: None,
             registration: None,
         };
         let decision = decide(&observation);

@@ -135,3 +135,27 @@ fn an_account_that_fails_or_loses_its_agents_stays_registered() {
     world.cut("agent-1").wait(31);
     assert_eq!((world.state(), said(&world)), (State::Orphaned, Some(("True", "Pushed"))));
 }
+
+#[test]
+fn a_migrated_account_says_that_only_clouddriver_has_its_file_until_its_secret_is_read() {
+    let mut world = World::of(account("a").wanted_inactive());
+    world.clouddriver_file = Some("the kubeconfig is the file /a of Clouddriver".to_owned());
+    let said = |world: &World| {
+        let said = find(&world.status().conditions, "CredentialAvailable");
+        said.map(|one| (one.status.clone(), one.reason.clone()))
+    };
+    let missing = Some(("False".to_owned(), "FileOnClouddriver".to_owned()));
+    world.writes();
+    assert_eq!((world.state(), said(&world)), (State::Inactive, missing.clone()));
+    world.secret = Err(failure(FailureClass::FileOnClouddriver));
+    world.connect("agent-1", "east");
+    world.edit(|account| {
+        account.spec.state = None;
+        *account = account.clone().edited();
+    });
+    assert_eq!((world.state(), said(&world)), (State::Failed, missing), "at once");
+    assert_eq!((reason(world.status()), condition(world.status(), "Stalled")), ("FileOnClouddriver", "True"));
+    world.secret = Ok(CredentialFact::new(Some("uid/2".to_owned())));
+    world.recheck().say("agent-1", held());
+    assert_eq!((world.state(), said(&world)), (State::Active, None));
+}
