@@ -38,7 +38,7 @@ use kubesvc_clouddriver::sources::{SourceFault, SourceSnapshot};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeError};
 use kubesvc_store::ClouddriverTableError;
 
-pub use bounded_files::{FileError, read_text_file};
+pub use bounded_files::{FileError, read_text_file_below};
 pub use kept::{CredentialsSources, NeededSources};
 
 /// A credentials source of the settings.

@@ -23,7 +23,7 @@ use crate::connected_agents::LeaderClock;
 use crate::informers::{AccountIndex, AccountKey};
 use crate::leases::Mandate;
 use book::Book;
-use kubesvc_clouddriver::registration::{RegistrationSettings, Tick, Times};
+use kubesvc_clouddriver::registration::{RegistrationSettings, RegistrationTimes, Tick};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskRegistry, TaskSpec};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -49,7 +49,7 @@ pub struct Policy {
     /// What all definitions have in common.
     pub definitions: RegistrationSettings,
     /// Intervals.
-    pub times: Times,
+    pub times: RegistrationTimes,
     /// Whether a row that somebody changed is written again.
     pub force: bool,
     /// Whether the namespaces that an agent found are sent for accounts that name none.
@@ -86,7 +86,7 @@ pub struct Registrar {
 }
 
 /// The registrar of one leadership.
-struct Term<'r> {
+struct LeaderRegistrations<'r> {
     policy: &'r Policy,
     ports: &'r RegistrationPorts,
     mandate: Mandate,
@@ -103,7 +103,7 @@ impl Registrar {
 
     /// Registers accounts until `stop`. A caller that loses the lead drops the call.
     pub async fn run(&self, mandate: &Mandate, stop: &CancellationToken) {
-        let term = Term {
+        let term = LeaderRegistrations {
             policy: &self.policy,
             ports: &self.ports,
             mandate: mandate.clone(),
@@ -123,7 +123,7 @@ impl Registrar {
     }
 }
 
-impl Term<'_> {
+impl LeaderRegistrations<'_> {
     /// Reads the table, once all accounts are known: before, every account would seem to be gone.
     async fn prepare(&self) {
         self.ports.accounts.synced().await;

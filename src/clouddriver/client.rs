@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use kubesvc_clouddriver::registration::{Call, CallFailure, FailureKind, folded_name};
+use kubesvc_clouddriver::registration::{AccountCall, CallFailure, FailureKind, folded_name};
 use kubesvc_runtime::telemetry::errors::chain;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ pub trait ClouddriverAccounts: Send + Sync {
     /// Makes a call that changes a definition.
     async fn change(
         &self,
-        call: Call,
+        call: AccountCall,
         name: &str,
         definition: &Map<String, Value>,
     ) -> Result<(), CallFailure>;
@@ -161,19 +161,19 @@ impl ClouddriverClient {
 impl ClouddriverAccounts for ClouddriverClient {
     async fn loaded(&self) -> Result<HashSet<String>, CallFailure> {
         #[derive(Deserialize)]
-        struct Named {
+        struct LoadedName {
             name: String,
         }
         let answer = self.send(Method::GET, self.url(&[]), None).await?;
         let text = bytes(answer, MAX_LIST_BYTES).await?;
-        let accounts: Vec<Named> =
+        let accounts: Vec<LoadedName> =
             serde_json::from_slice(&text).map_err(|_| not_clouddriver("a list of accounts"))?;
         Ok(accounts.into_iter().map(|account| account.name).collect())
     }
 
     async fn stored(&self, name: &str) -> Result<Option<StoredAccount>, CallFailure> {
         #[derive(Deserialize)]
-        struct Named {
+        struct NamedRow {
             name: Option<String>,
         }
         let mut url = self.url(&["type", "kubernetes"]);
@@ -184,7 +184,7 @@ impl ClouddriverAccounts for ClouddriverClient {
         // The next name in order may come instead. It is not read, since it may have secrets.
         let rows: Vec<&RawValue> = serde_json::from_slice(&text).map_err(unfit)?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let named: Named = serde_json::from_str(row.get()).map_err(unfit)?;
+        let named: NamedRow = serde_json::from_str(row.get()).map_err(unfit)?;
         match named.name {
             Some(other) if other == name => {
                 let definition = serde_json::from_str(row.get()).map_err(unfit)?;
@@ -197,15 +197,15 @@ impl ClouddriverAccounts for ClouddriverClient {
 
     async fn change(
         &self,
-        call: Call,
+        call: AccountCall,
         name: &str,
         definition: &Map<String, Value>,
     ) -> Result<(), CallFailure> {
         let body = || serde_json::to_string(definition).ok();
         let answer = match call {
-            Call::Create => self.send(Method::POST, self.url(&[]), body()).await?,
-            Call::Replace => self.send(Method::PUT, self.url(&[]), body()).await?,
-            Call::Delete => self.send(Method::DELETE, self.url(&[name]), None).await?,
+            AccountCall::Create => self.send(Method::POST, self.url(&[]), body()).await?,
+            AccountCall::Replace => self.send(Method::PUT, self.url(&[]), body()).await?,
+            AccountCall::Delete => self.send(Method::DELETE, self.url(&[name]), None).await?,
         };
         bytes(answer, MAX_ACCOUNT_BYTES).await.map(drop)
     }

@@ -6,17 +6,19 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 
 use kubesvc_core::lifecycle::{Fact, Tick};
-use kubesvc_core::registration::{AlsoCondition, Registration, RegistrationCondition, RegistrationPresence};
+use kubesvc_core::registration::{
+    AlsoCondition, ClouddriverFacts, RegistrationCondition, RegistrationPresence,
+};
 
 /// What is known of each account, by uid. Bounded by the number of accounts and rows.
 #[derive(Debug)]
 pub struct Registrations {
     removal_wait: Tick,
-    known: Mutex<Known>,
+    known: Mutex<KnownRegistrations>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownRegistrations {
     /// The leader has read the table of registered accounts.
     is_read: bool,
     accounts: HashMap<String, AccountRegistration>,
@@ -40,7 +42,7 @@ impl Registrations {
     }
 
     /// What is known of an account; `leaving_since` is the tick since which it is to go, or now.
-    pub fn of(&self, uid: &str, leaving_since: Tick) -> Registration {
+    pub fn of(&self, uid: &str, leaving_since: Tick) -> ClouddriverFacts {
         let known = self.known.lock();
         let account = known.accounts.get(uid);
         let presence = match account {
@@ -48,7 +50,7 @@ impl Registrations {
             Some(account) if account.is_present => RegistrationPresence::Present,
             _ => RegistrationPresence::Absent,
         };
-        Registration {
+        ClouddriverFacts {
             condition: account.map(|account| account.condition.clone()).unwrap_or_default(),
             also: account.map(|account| account.also.clone()).unwrap_or_default(),
             presence,
@@ -78,6 +80,6 @@ impl Registrations {
 
     /// Nothing is known any more: another replica leads.
     pub fn clear(&self) {
-        *self.known.lock() = Known::default();
+        *self.known.lock() = KnownRegistrations::default();
     }
 }

@@ -5,7 +5,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use kubesvc_clouddriver::registration::{Call, FailureKind};
+use kubesvc_clouddriver::registration::{AccountCall, FailureKind};
 use parking_lot::Mutex;
 use serde_json::{Map, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -53,7 +53,9 @@ impl Scripted {
 async fn calls_name_the_account_in_one_segment_and_the_user() {
     let server = Scripted::answering(200, "application/json", "[]").await;
     assert_eq!(server.client.stored("größe 1&2").await, Ok(None));
-    for (call, name) in [(Call::Create, "a"), (Call::Replace, "a"), (Call::Delete, "größe 1?#&+")] {
+    for (call, name) in
+        [(AccountCall::Create, "a"), (AccountCall::Replace, "a"), (AccountCall::Delete, "größe 1?#&+")]
+    {
         server.client.change(call, name, &Map::new()).await.expect("it answers");
     }
     assert_eq!(
@@ -93,7 +95,8 @@ async fn an_answer_that_is_not_clouddrivers_is_a_failure_without_its_text() {
         assert_eq!(failure.kind, kind, "{status}: {failure:?}");
         assert!(!failure.message.contains("hunter2"), "{failure:?}");
         if status != 200 {
-            let failure = server.client.change(Call::Create, "a", &Map::new()).await.expect_err("refused");
+            let failure =
+                server.client.change(AccountCall::Create, "a", &Map::new()).await.expect_err("refused");
             assert_eq!(failure.kind, kind, "{status}: {failure:?}");
         }
         assert!(server.asked.lock().len() <= 2, "no redirect is followed and nothing is repeated");
@@ -108,11 +111,11 @@ async fn clouddrivers_words_are_passed_on_and_storage_that_is_off_is_recognised(
     };
     let server =
         Scripted::answering(400, "application/json", error("com.netflix.X.InvalidRequestException")).await;
-    let failure = server.client.change(Call::Create, "a", &Map::new()).await.expect_err("refused");
+    let failure = server.client.change(AccountCall::Create, "a", &Map::new()).await.expect_err("refused");
     assert_eq!(failure.message, "Clouddriver rejects the account: nogood");
     let server =
         Scripted::answering(400, "application/json", error("com.netflix.X.ConfigurationException")).await;
-    let failure = server.client.change(Call::Create, "a", &Map::new()).await.expect_err("refused");
+    let failure = server.client.change(AccountCall::Create, "a", &Map::new()).await.expect_err("refused");
     assert_eq!(failure.kind, FailureKind::StorageOff);
 }
 
@@ -124,7 +127,7 @@ async fn nobody_there_is_said_without_the_name_of_an_account() {
     drop(listener);
     let client = ClouddriverClient::new(base, "kubesvc", &ClouddriverTlsFiles::default()).expect("a client");
     let none = Map::new();
-    let call = client.change(Call::Delete, "my-account", &none);
+    let call = client.change(AccountCall::Delete, "my-account", &none);
     let failure =
         tokio::time::timeout(Duration::from_secs(30), call).await.expect("at once").expect_err("nobody");
     assert!(failure.message.starts_with("Clouddriver at 127.0.0.1 does not answer"), "{failure:?}");

@@ -10,7 +10,7 @@ use kubesvc_clouddriver::registration::also_condition;
 use kubesvc_core::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
 };
-use kubesvc_core::registration::{Registration, RegistrationPresence};
+use kubesvc_core::registration::{ClouddriverFacts, RegistrationPresence};
 use kubesvc_core::secret_reference::is_read_by_operator;
 use kubesvc_core::{DesiredState, GrantPhase, KubesvcAccount, State};
 
@@ -71,9 +71,9 @@ impl Controller {
 
     /// What is known of the account in Clouddriver. The time for which it is waited for there begins when the account is
     /// first seen to go.
-    fn registration_of(&self, account: &KubesvcAccount) -> Option<Registration> {
+    fn registration_of(&self, account: &KubesvcAccount) -> Option<ClouddriverFacts> {
         let Some(registrations) = &self.context.registrations else {
-            return Some(Registration {
+            return Some(ClouddriverFacts {
                 condition: Fact::Known(None),
                 also: also_condition(account, None, false),
                 presence: RegistrationPresence::Absent,

@@ -3,11 +3,15 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use secrecy::SecretString;
 
 /// Maximum size of a file with a password, in bytes.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
+
+/// Time limit for reading a file.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a file of the operator cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +45,12 @@ pub enum FileError {
     /// The files changed with every try to read them together.
     #[error("the files change while they are read")]
     Changing,
+    /// A link leads out of the folders.
+    #[error("{0} leads out of its folder: put the file itself there")]
+    Outside(String),
+    /// The file system does not answer.
+    #[error("the file system does not answer in time")]
+    Slow,
     /// The thread that read ended early.
     #[error("reading files was interrupted")]
     Interrupted,
@@ -72,13 +82,43 @@ pub(super) fn read_text(path: &Path, max: u64) -> Result<String, FileError> {
     String::from_utf8(bytes).map_err(|_| FileError::NoText(shown()))
 }
 
-/// Reads a file of at most `max` bytes, which may be a credential.
+/// Reads a file of at most `max` bytes.
 ///
 /// # Errors
 /// See [`FileError`].
-pub async fn read_text_file(path: PathBuf, max: u64) -> Result<SecretString, FileError> {
-    let read = tokio::task::spawn_blocking(move || read_text(&path, max));
-    Ok(read.await.map_err(|_| FileError::Interrupted)??.into())
+pub(super) async fn read_text_file(path: PathBuf, max: u64) -> Result<SecretString, FileError> {
+    in_time(move || read_text(&path, max)).await
+}
+
+/// Reads a file of at most `max` bytes, which may be a credential, below one of these folders: links may not lead out of
+/// them.
+///
+/// # Errors
+/// See [`FileError`].
+pub async fn read_text_file_below(
+    folders: Vec<PathBuf>,
+    path: PathBuf,
+    max: u64,
+) -> Result<SecretString, FileError> {
+    let read = move || {
+        let shown = || path.display().to_string();
+        let real = path.canonicalize().map_err(|source| FileError::Unreadable { path: shown(), source })?;
+        let is_below = |folder: &PathBuf| folder.canonicalize().is_ok_and(|folder| real.starts_with(folder));
+        match folders.iter().any(is_below) {
+            true => read_text(&real, max),
+            false => Err(FileError::Outside(shown())),
+        }
+    };
+    in_time(read).await
+}
+
+/// Runs a read on a thread that may block, within [`READ_TIMEOUT`].
+async fn in_time(
+    read: impl FnOnce() -> Result<String, FileError> + Send + 'static,
+) -> Result<SecretString, FileError> {
+    let read = tokio::time::timeout(READ_TIMEOUT, tokio::task::spawn_blocking(read));
+    let read = read.await.map_err(|_| FileError::Slow)?;
+    Ok(read.map_err(|_| FileError::Interrupted)??.into())
 }
 
 /// Reads a password, without the line break at its end.

@@ -16,7 +16,7 @@ use crate::hub::{
 use crate::operations::OperationSettings;
 use crate::registration;
 use crate::rest::{BrowserRules, RestSettings};
-use kubesvc_clouddriver::registration::{RegistrationSettings, Times};
+use kubesvc_clouddriver::registration::{RegistrationSettings, RegistrationTimes};
 use kubesvc_core::lifecycle::LifecyclePolicy;
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::not_watched;
@@ -239,7 +239,7 @@ pub(super) fn registration_policy(
             cache_interval_seconds: push.cache_interval_seconds,
             installation: location.installation.uid.clone(),
         },
-        times: Times { poll: push.poll.as_secs(), resync: push.resync.as_secs() },
+        times: RegistrationTimes { poll: push.poll.as_secs(), resync: push.resync.as_secs() },
         force: push.force,
         fills_namespaces: push.fill_namespaces,
     }

@@ -6,7 +6,8 @@ use tracing::warn;
 
 use crate::informers::AccountKey;
 use kubesvc_clouddriver::registration::{
-    Attempts, ClouddriverSituation, Listing, RegisteredRow, RowState, Tick, Times, folded_name,
+    Attempts, ClouddriverSituation, LoadedNames, RegisteredRow, RegistrationTimes, RowState, Tick,
+    folded_name,
 };
 use kubesvc_core::{DesiredState, KubesvcAccount};
 use kubesvc_store::PushedRow;
@@ -24,7 +25,7 @@ pub(super) struct Book {
     /// Names of accounts that were registered and loaded when the last list was read.
     settled: HashSet<String>,
     /// Clouddriver's lists.
-    pub(super) listing: Listing,
+    pub(super) listing: LoadedNames,
     /// What is so of Clouddriver as a whole.
     pub(super) clouddriver: ClouddriverSituation,
 }
@@ -52,7 +53,7 @@ pub(super) struct Noted {
 
 impl Book {
     /// Takes the rows of the table. Their first comparisons are spread over the interval.
-    pub(super) fn load(&mut self, rows: Vec<PushedRow>, now: Tick, times: Times) {
+    pub(super) fn load(&mut self, rows: Vec<PushedRow>, now: Tick, times: RegistrationTimes) {
         let count = Tick::try_from(rows.len()).unwrap_or(Tick::MAX).max(1);
         for (at, row) in (0..).zip(rows) {
             let state = RowState::of(&row.state).unwrap_or_else(|| {

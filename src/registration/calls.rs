@@ -5,12 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tracing::{debug, info};
 
-use super::Term;
+use super::LeaderRegistrations;
 use crate::clouddriver::{AccountRegistration, StoredAccount};
 use kubesvc_clouddriver::registration::{
-    Attempts, BODY_VERSION, Call, CallFailure, Eligibility, Mark, RegisteredRow, RowState, SentDefinition,
-    Shown, Situation, Step, Tick, Wanted, also_condition, condition, differs_from_sent, eligibility,
-    next_step,
+    AccountCall, Attempts, BODY_VERSION, CallFailure, Eligibility, Mark, NameSituation, RegisteredDefinition,
+    RegisteredRow, RegistrationStep, RowState, Shown, Tick, Wanted, also_condition, condition,
+    differs_from_sent, eligibility, next_step,
 };
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
@@ -24,14 +24,14 @@ const MAX_STEPS: usize = 8;
 const FOUND_INTERVAL: Tick = 600;
 
 /// The account that has a name, and what shall become of it.
-struct NamedAccount {
+struct Registrant {
     account: Arc<KubesvcAccount>,
     eligibility: Eligibility,
-    definition: SentDefinition,
+    definition: RegisteredDefinition,
     wanted: Wanted,
 }
 
-impl Term<'_> {
+impl LeaderRegistrations<'_> {
     /// Does what is to be done for a name now.
     pub(super) async fn settle(&self, name: &str) -> Result<(), StoreError> {
         for _ in 0..MAX_STEPS {
@@ -53,22 +53,24 @@ impl Term<'_> {
                 next_step(&self.situation(name, account.as_ref(), &book, &attempts, now))
             };
             self.publish_of(name, account.as_ref());
-            if !matches!(step, Step::Wait(_)) {
+            if !matches!(step, RegistrationStep::Wait(_)) {
                 debug!(account = name, ?step, "registering in Clouddriver");
             }
             match step {
-                Step::Wait(tick) => {
+                RegistrationStep::Wait(tick) => {
                     if let Some(tick) = tick {
                         self.wake_at(name, tick);
                     }
                     self.book.lock().tidy(name, account.is_some());
                     return Ok(());
                 }
-                Step::Write(row) => self.write_row(name, row).await?,
-                Step::Forget { is_foreign } => self.forget_row(name, is_foreign).await?,
-                Step::Conflict => self.update(name, |attempts| attempts.met_conflict(now, self.policy.times)),
-                Step::Look => self.look(name, account.as_ref()).await,
-                Step::Call(call) => self.call(name, call, account.as_ref()).await?,
+                RegistrationStep::Write(row) => self.write_row(name, row).await?,
+                RegistrationStep::Forget { is_foreign } => self.forget_row(name, is_foreign).await?,
+                RegistrationStep::Conflict => {
+                    self.update(name, |attempts| attempts.met_conflict(now, self.policy.times));
+                }
+                RegistrationStep::Look => self.look(name, account.as_ref()).await,
+                RegistrationStep::AccountCall(call) => self.call(name, call, account.as_ref()).await?,
             }
         }
         self.names.wake(name.to_owned());
@@ -78,12 +80,12 @@ impl Term<'_> {
     fn situation<'s>(
         &self,
         name: &'s str,
-        account: Option<&'s NamedAccount>,
+        account: Option<&'s Registrant>,
         book: &'s super::book::Book,
         attempts: &'s Attempts,
         now: Tick,
-    ) -> Situation<'s> {
-        Situation {
+    ) -> NameSituation<'s> {
+        NameSituation {
             now,
             times: self.policy.times,
             force: self.policy.force,
@@ -96,7 +98,7 @@ impl Term<'_> {
     }
 
     /// The account that has the name among those that may be registered.
-    async fn named(&self, name: &str) -> Result<Option<NamedAccount>, StoreError> {
+    async fn named(&self, name: &str) -> Result<Option<Registrant>, StoreError> {
         let precedence = self.ports.accounts.precedence();
         let account = self
             .ports
@@ -115,7 +117,8 @@ impl Term<'_> {
         let book = self.book.lock();
         let eligibility = eligibility(&account, book.older_namesake(&account));
         let uid = account.uid().to_owned();
-        let of = |version| SentDefinition::of(&account, &self.policy.definitions, found.as_deref(), version);
+        let of =
+            |version| RegisteredDefinition::of(&account, &self.policy.definitions, found.as_deref(), version);
         // A row keeps the form that it was sent in until its account changes.
         let row = book.row(name).filter(|row| row.account_uid == uid);
         let kept = row
@@ -128,7 +131,7 @@ impl Term<'_> {
             Eligibility::Excluded | Eligibility::Unfit { .. } => Wanted::Absent,
         };
         drop(book);
-        Ok(Some(NamedAccount { account, eligibility, definition, wanted }))
+        Ok(Some(Registrant { account, eligibility, definition, wanted }))
     }
 
     /// The namespaces that the account's agent found, read again at most every 10 minutes.
@@ -157,7 +160,7 @@ impl Term<'_> {
     }
 
     /// Publishes what is known of all accounts of a name, and of the one whose row it has.
-    fn publish_of(&self, name: &str, named: Option<&NamedAccount>) {
+    fn publish_of(&self, name: &str, named: Option<&Registrant>) {
         let (row, has_left) = {
             let book = self.book.lock();
             (book.row(name).cloned(), book.attempts(name).has_left(name, &book.listing))
@@ -179,7 +182,7 @@ impl Term<'_> {
         }
     }
 
-    fn condition(&self, name: &str, named: &NamedAccount) -> Fact<Option<RegistrationCondition>> {
+    fn condition(&self, name: &str, named: &Registrant) -> Fact<Option<RegistrationCondition>> {
         let book = self.book.lock();
         let attempts = book.attempts(name);
         let situation = self.situation(name, Some(named), &book, &attempts, self.ports.ticks.now());
@@ -263,7 +266,7 @@ impl Term<'_> {
         }
     }
 
-    async fn look(&self, name: &str, account: Option<&NamedAccount>) {
+    async fn look(&self, name: &str, account: Option<&Registrant>) {
         let stored = self.ports.clouddriver.stored(name).await;
         self.ports.metrics.called("look", stored.is_ok());
         let now = self.ports.ticks.now();
@@ -291,11 +294,16 @@ impl Term<'_> {
         }
     }
 
-    async fn call(&self, name: &str, call: Call, account: Option<&NamedAccount>) -> Result<(), StoreError> {
+    async fn call(
+        &self,
+        name: &str,
+        call: AccountCall,
+        account: Option<&Registrant>,
+    ) -> Result<(), StoreError> {
         let (kind, point) = match call {
-            Call::Create => ("create", "push-create"),
-            Call::Replace => ("replace", "push-replace"),
-            Call::Delete => ("delete", "push-delete"),
+            AccountCall::Create => ("create", "push-create"),
+            AccountCall::Replace => ("replace", "push-replace"),
+            AccountCall::Delete => ("delete", "push-delete"),
         };
         let empty = serde_json::Map::new();
         let definition = account.map_or(&empty, |account| &account.definition.fields);
@@ -309,7 +317,7 @@ impl Term<'_> {
         }
         self.update(name, |attempts| attempts.succeeded(now, self.policy.times, call));
         let row = self.book.lock().row(name).cloned();
-        if let Some(row) = row.filter(|_| call != Call::Delete) {
+        if let Some(row) = row.filter(|_| call != AccountCall::Delete) {
             info!(account = name, call = kind, "registered in Clouddriver");
             self.write_row(
                 name,
@@ -324,7 +332,7 @@ impl Term<'_> {
         Ok(())
     }
 
-    fn failed(&self, name: &str, call: Option<Call>, failure: CallFailure) {
+    fn failed(&self, name: &str, call: Option<AccountCall>, failure: CallFailure) {
         debug!(account = name, ?call, why = failure.message, "a call to Clouddriver failed");
         let now = self.ports.ticks.now();
         self.update(name, |attempts| attempts.failed(now, call, failure));

@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use secrecy::SecretString;
+use tracing::info;
 
 use super::RestState;
 use super::account_writes::{about, create, in_the_way};
@@ -22,8 +23,10 @@ use super::error::{ErrorBody, RestError};
 use super::extract::DynamicAccounts;
 use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
 use super::view::ExistingAccount;
-use crate::credentials_sources::read_text_file;
-use kubesvc_clouddriver::definition::{Choice, ConversionSettings, Credential, Entry, convert, vet_contents};
+use crate::credentials_sources::read_text_file_below;
+use kubesvc_clouddriver::definition::{
+    Choice, ConversionSettings, Entry, EntryCredential, RootTarget, convert, vet_contents,
+};
 use kubesvc_clouddriver::sources::{MergedSources, NameLookup, SourceEntry};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::owned_secret::{Contents, OWN_KEY};
@@ -177,7 +180,19 @@ impl RestState {
             definition: entry.definition.clone(),
             source: entry.source.to_string(),
         };
-        let account = convert(&entry, choice, settings).account;
+        let conversion = convert(&entry, choice, settings);
+        let (without_effect, warnings) =
+            (&conversion.report.without_effect.named, &conversion.report.warnings);
+        if !without_effect.is_empty() || !warnings.is_empty() {
+            info!(
+                account = name,
+                source = entry.source,
+                ?without_effect,
+                ?warnings,
+                "taken from a credentials source"
+            );
+        }
+        let account = conversion.account;
         let migrated = account.map_err(|refusal| {
             about(name, &format!("its entry in credentials source {} is refused: {refusal}", entry.source))
         })?;
@@ -185,9 +200,14 @@ impl RestState {
         let may_use = self.settings.source_rules.check_source(namespace, OWN_SOURCE, &spec.kubeconfig);
         may_use.map_err(|failure| about(name, &failure.message))?;
         let contents = match migrated.credential {
-            Credential::Contents(contents) => Some(contents),
-            Credential::MountedFile(path) => {
-                let contents = read_text_file(PathBuf::from(path), MAX_KUBECONFIG_BYTES).await;
+            EntryCredential::Contents(contents) => Some(contents),
+            EntryCredential::MountedFile(path) => {
+                let folders = self.settings.file_roots.iter().filter_map(|root| match &root.to {
+                    RootTarget::Folder(folder) => Some(PathBuf::from(folder)),
+                    RootTarget::Secret { .. } | RootTarget::Agent(_) => None,
+                });
+                let folders = folders.collect();
+                let contents = read_text_file_below(folders, PathBuf::from(path), MAX_KUBECONFIG_BYTES).await;
                 let contents = contents.map_err(|error| {
                     RestError::unavailable(format!(
                         "account {name:?}: {error} (kubesvc.clouddriver.fileRoots)"
@@ -197,11 +217,11 @@ impl RestState {
                     .map_err(|problem| about(name, &problem.message))?;
                 Some(contents)
             }
-            Credential::Reference(_)
-            | Credential::SecretKey { .. }
-            | Credential::AgentFile(_)
-            | Credential::ServiceAccount
-            | Credential::FileOnClouddriver(_) => None,
+            EntryCredential::Reference(_)
+            | EntryCredential::SecretKey { .. }
+            | EntryCredential::AgentFile(_)
+            | EntryCredential::ServiceAccount
+            | EntryCredential::FileOnClouddriver(_) => None,
         };
         Ok(WantedAccount { name: entry.name, object: migrated.object, contents })
     }

@@ -6,9 +6,9 @@
 //! | account → entry | [`restored`]: the fields of the spec and those without effect, without credentials |
 //! | entry → hash | [`source_hash`]: tells a changed entry from one that was written anew |
 //!
-//! A bad entry is a [`Refusal`] in its own [`Conversion`] and hides no other entry. Single fields are read by
+//! A bad entry is a [`EntryRefusal`] in its own [`Conversion`] and hides no other entry. Single fields are read by
 //! [`AccountInput`], as those of a REST caller are. Nothing here resolves a reference or reads a file: what has to be
-//! read is named by [`Credential`].
+//! read is named by [`EntryCredential`].
 
 mod credential;
 mod fields;
@@ -31,8 +31,8 @@ use kubesvc_core::{
     ORIGIN_LABEL, ORIGIN_MIGRATED, SOURCE_ANNOTATION, SOURCE_HASH_ANNOTATION, ZoneId, object_names,
 };
 
-pub use credential::{Credential, FileRoot, RootTarget, file_on_clouddriver, vet_contents};
-pub use report::{Problem, Reason, Refusal, Report};
+pub use credential::{EntryCredential, FileRoot, RootTarget, file_on_clouddriver, vet_contents};
+pub use report::{EntryProblem, EntryRefusal, Reason, Report};
 
 use fields::SortedFields;
 
@@ -74,7 +74,7 @@ pub struct MigratedAccount {
     /// The object to create: INACTIVE, with label, annotations and finalizer.
     pub object: KubesvcAccount,
     /// The credential that its spec names.
-    pub credential: Credential,
+    pub credential: EntryCredential,
 }
 
 /// What became of an entry.
@@ -87,7 +87,7 @@ pub struct Conversion {
     /// The entry's [`source_hash`].
     pub hash: String,
     /// The account, or why there is none.
-    pub account: Result<MigratedAccount, Refusal>,
+    pub account: Result<MigratedAccount, EntryRefusal>,
     /// What a person should know in either case.
     pub report: Report,
 }
@@ -106,7 +106,7 @@ fn migrated(
     settings: ConversionSettings<'_>,
     hash: &str,
     report: &mut Report,
-) -> Result<MigratedAccount, Refusal> {
+) -> Result<MigratedAccount, EntryRefusal> {
     let mut problems = Vec::new();
     check_name(entry, &mut problems, report);
     let SortedFields { used, cluster_source, mut without_effect } =
@@ -122,23 +122,23 @@ fn migrated(
     apply(used, &mut spec, &mut problems);
     if let Some(credential) = &credential {
         spec.kubeconfig = credential.in_spec(settings.namespace, &object_name);
-        if matches!(credential, Credential::ServiceAccount)
+        if matches!(credential, EntryCredential::ServiceAccount)
             && let Some(context) = spec.context.take()
         {
             without_effect.insert("context".to_owned(), Value::String(context));
         }
-        if let Credential::Contents(contents) = credential
+        if let EntryCredential::Contents(contents) = credential
             && let Err(problem) = vet_contents(contents, spec.context.as_deref())
         {
             problems.push(problem);
         }
         // Rules about a whole spec. Without a credential they would only repeat that it is missing.
-        problems.extend(validate(&spec).into_iter().map(Problem::field));
+        problems.extend(validate(&spec).into_iter().map(EntryProblem::field));
     }
     without_effect.keys().for_each(|field| report.without_effect.count(field));
     let kept = kept_fields::kept(without_effect, credential.as_ref(), report);
     let (Some(credential), true) = (credential, problems.is_empty()) else {
-        return Err(Refusal { problems });
+        return Err(EntryRefusal { problems });
     };
     let metadata = ObjectMeta {
         name: Some(object_name),
@@ -151,16 +151,16 @@ fn migrated(
     Ok(MigratedAccount { object: KubesvcAccount { metadata, spec, status: None }, credential })
 }
 
-fn check_name(entry: &Entry, problems: &mut Vec<Problem>, report: &mut Report) {
+fn check_name(entry: &Entry, problems: &mut Vec<EntryProblem>, report: &mut Report) {
     if !is_account_name(&entry.name) {
-        problems.push(Problem::new(
+        problems.push(EntryProblem::new(
             Reason::InvalidName,
             "name must have 1 to 255 characters, none of them control characters",
         ));
     }
     let inner = entry.definition.get("name").filter(|name| !name.is_null());
     if inner.is_some_and(|name| fields::as_text(name).as_deref() != Some(entry.name.as_str())) {
-        problems.push(Problem::new(
+        problems.push(EntryProblem::new(
             Reason::InvalidName,
             "name differs from the name that the source lists the entry under",
         ));
@@ -171,7 +171,7 @@ fn check_name(entry: &Entry, problems: &mut Vec<Problem>, report: &mut Report) {
 }
 
 /// Sets the fields in a spec. Each is read by itself, so that one bad field does not hide another.
-fn apply(used: Map<String, Value>, spec: &mut KubesvcAccountSpec, problems: &mut Vec<Problem>) {
+fn apply(used: Map<String, Value>, spec: &mut KubesvcAccountSpec, problems: &mut Vec<EntryProblem>) {
     // The name of the account is checked apart from its fields.
     let named =
         |fields: Map<String, Value>| fields.into_iter().chain([("name".to_owned(), Value::from("a"))]);
@@ -180,11 +180,11 @@ fn apply(used: Map<String, Value>, spec: &mut KubesvcAccountSpec, problems: &mut
         let alone: Map<String, Value> = [(field.clone(), value.clone())].into_iter().collect();
         match AccountInput::read(named(alone).collect()) {
             Ok(_) => drop(good.insert(field, value)),
-            Err(problem) => problems.push(Problem::field(problem.to_string())),
+            Err(problem) => problems.push(EntryProblem::field(problem.to_string())),
         }
     }
     let applied = AccountInput::read(named(good).collect()).and_then(|input| input.apply_to(spec));
-    problems.extend(applied.err().map(|problem| Problem::field(problem.to_string())));
+    problems.extend(applied.err().map(|problem| EntryProblem::field(problem.to_string())));
 }
 
 fn annotations(source: &str, hash: &str, kept: Map<String, Value>) -> BTreeMap<String, String> {

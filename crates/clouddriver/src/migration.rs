@@ -2,12 +2,12 @@
 //!
 //! | step | where |
 //! |---|---|
-//! | which accounts a spec selects, and in which zones | [`Selection`] |
+//! | which accounts a spec selects, and in which zones | [`MigrationSelection`] |
 //! | what would become of each of them; a dry run ends here | [`plan`] |
 //! | the next write | [`decide`]: one observation in, at most one action out |
 //!
 //! The caller reads sources and objects, calls [`plan`] and [`decide`], acts, and starts over. Nothing here writes, so a
-//! dry run makes no write by construction. [`decide`] remembers its [`Progress`] only in memory: a new leader starts from
+//! dry run makes no write by construction. [`decide`] remembers its [`MigrationProgress`] only in memory: a new leader starts from
 //! the objects and the last status.
 
 mod batches;
@@ -30,10 +30,10 @@ mod properties;
 mod tests;
 
 pub use declined::{DeclinedFull, DeclinedNames, MAX_DECLINED};
-pub use machine::{Action, Decision, decide};
+pub use machine::{MigrationAction, MigrationDecision, decide};
 pub use marks::{MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, mark, spec_digest};
-pub use observation::{AccountFact, Observation};
-pub use plan::{Coverage, Outcome, Plan, PlannedAccount, Shadowed, SourceSnapshot, plan};
-pub use progress::Progress;
+pub use observation::{AccountFact, MigrationObservation};
+pub use plan::{Coverage, Plan, PlanOutcome, PlannedAccount, PlannedSource, ShadowedEntry, plan};
+pub use progress::MigrationProgress;
 pub use rules::{MigrationRules, Share, scanner};
-pub use selection::{PartialMatch, Selection, SelectionError};
+pub use selection::{MigrationSelection, PartialMatch, SelectionError};

@@ -10,7 +10,7 @@
 //! The state of a name is its row in `kubesvc_pushed`, committed before each call. Whose a row in Clouddriver is says
 //! the [`Mark`] in it, whatever kubesvc's table says: a row with another mark, or with none, is never touched.
 //!
-//! [`next_step`] decides from a [`Situation`], and [`condition`] says what is so. What a leader keeps of a name in memory
+//! [`next_step`] decides from a [`NameSituation`], and [`condition`] says what is so. What a leader keeps of a name in memory
 //! is its [`Attempts`]; they may be lost at any time.
 
 mod condition;
@@ -22,13 +22,12 @@ mod steps;
 mod tests;
 
 pub use condition::{ClouddriverSituation, also_condition, condition};
-pub use definition::{BODY_VERSION, Mark, RegistrationSettings, SentDefinition, differs_from_sent};
+pub use definition::{BODY_VERSION, Mark, RegisteredDefinition, RegistrationSettings, differs_from_sent};
 pub use eligibility::{Eligibility, eligibility, folded_name};
-pub use listing::Listing;
+pub use listing::LoadedNames;
 pub use steps::{
-    Attempts, Call, CallFailure, FailureKind, RegisteredRow, RowState, Shown, Situation, Step, Times, Wanted,
-    next_step,
+    AccountCall, Attempts, CallFailure, FailureKind, NameSituation, RegisteredRow, RegistrationStep,
+    RegistrationTimes, RowState, Shown, Wanted, next_step,
 };
 
-/// A second of the leader.
-pub type Tick = u64;
+pub use kubesvc_core::lifecycle::Tick;

@@ -109,7 +109,7 @@ pub enum RegistrationPresence {
 
 /// What the leader knows of an account's registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Registration {
+pub struct ClouddriverFacts {
     /// What the condition [`SPINNAKER_REGISTERED`] shall say; `Known(None)`: there is none; `Unknown`: it stays as it is.
     pub condition: Fact<Option<RegistrationCondition>>,
     /// What the condition [`CLOUDDRIVER_ALSO`] shall say, likewise.

@@ -73,7 +73,7 @@ impl<D: Dialect> PushedStore for SqlStore<D> {
                 return Err(StoreError::refused(format!("kubesvc_pushed row {:?}", row.name), why));
             }
         }
-        self.transact(&Put { term, rows }).await
+        self.transact(&PutPushed { term, rows }).await
     }
 
     async fn delete_pushed(
@@ -82,16 +82,16 @@ impl<D: Dialect> PushedStore for SqlStore<D> {
         name: &str,
         account_uid: &str,
     ) -> Result<(), StoreError> {
-        self.transact(&Delete { term, name, account_uid }).await
+        self.transact(&DeletePushed { term, name, account_uid }).await
     }
 }
 
-struct Put<'r> {
+struct PutPushed<'r> {
     term: Option<Term>,
     rows: &'r [PushedRow],
 }
 
-impl<D: Dialect> Transaction<D> for Put<'_> {
+impl<D: Dialect> Transaction<D> for PutPushed<'_> {
     type Answer = ();
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {
@@ -120,13 +120,13 @@ async fn upsert<D: Dialect>(session: &mut SqlSession<'_, D>, rows: &[PushedRow])
     Ok(())
 }
 
-struct Delete<'k> {
+struct DeletePushed<'k> {
     term: Option<Term>,
     name: &'k str,
     account_uid: &'k str,
 }
 
-impl<D: Dialect> Transaction<D> for Delete<'_> {
+impl<D: Dialect> Transaction<D> for DeletePushed<'_> {
     type Answer = ();
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<(), StoreError> {

@@ -156,7 +156,14 @@ pub(crate) async fn install(world: &World, port: u16, is_aggregated: bool) {
         let file = in_repository(&format!("config/gateway/{file}"));
         must(std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}")))
     };
-    let rbac = read("rbac.yaml").replace("namespace: kubesvc\n", &format!("namespace: {namespace}\n"));
+    // Worlds share a control plane, so that each has its own bindings.
+    let rbac = read("rbac.yaml")
+        .replace("namespace: kubesvc\n", &format!("namespace: {namespace}\n"))
+        .replace(
+            "name: kubesvc-operator-authentication-reader",
+            &format!("name: {namespace}-authentication-reader"),
+        )
+        .replace("name: kubesvc-operator-gateway", &format!("name: {namespace}-gateway"));
     must(world.control_plane().kubectl_with_input(["apply", "-f", "-"], &rbac).await.ok());
     if !is_aggregated {
         return;

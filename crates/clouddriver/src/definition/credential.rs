@@ -13,7 +13,7 @@ use kubesvc_core::spec::{KubeconfigSource, SecretKeyReference};
 use kubesvc_core::spinnaker::{AccountInput, ClusterSource};
 use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
 
-use super::report::{Problem, Reason};
+use super::report::{EntryProblem, Reason};
 use super::{Choice, ConversionSettings, kept_fields};
 
 /// Maximum length of a path on Clouddriver, in characters.
@@ -46,7 +46,7 @@ pub enum RootTarget {
 
 /// The credential of a migrated account. Has no `Debug`: it may hold a kubeconfig.
 #[derive(Clone)]
-pub enum Credential {
+pub enum EntryCredential {
     /// A secret reference, unresolved.
     Reference(String),
     /// A kubeconfig, vetted; for the Secret of the account.
@@ -70,7 +70,7 @@ pub enum Credential {
     FileOnClouddriver(String),
 }
 
-impl Credential {
+impl EntryCredential {
     /// Its kind in words, for reports.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Credential {
     }
 }
 
-impl From<ClusterSource> for Credential {
+impl From<ClusterSource> for EntryCredential {
     fn from(source: ClusterSource) -> Self {
         match source {
             ClusterSource::Contents(contents) => Self::Contents(contents),
@@ -123,10 +123,10 @@ pub(super) fn choose(
     given: Map<String, Value>,
     choice: &Choice,
     settings: ConversionSettings<'_>,
-    problems: &mut Vec<Problem>,
-) -> Option<Credential> {
+    problems: &mut Vec<EntryProblem>,
+) -> Option<EntryCredential> {
     let chosen = match &choice.source {
-        Some(ClusterSource::ServiceAccount) if choice.zone.is_none() => Err(Problem::new(
+        Some(ClusterSource::ServiceAccount) if choice.zone.is_none() => Err(EntryProblem::new(
             Reason::NotPortable,
             "serviceAccount needs a zone: name the zone whose agents run in the account's cluster",
         )),
@@ -140,17 +140,17 @@ fn of_entry(
     account: &str,
     mut given: Map<String, Value>,
     settings: ConversionSettings<'_>,
-) -> Result<Credential, Problem> {
+) -> Result<EntryCredential, EntryProblem> {
     match given.remove("serviceAccount") {
         None | Some(Value::Bool(false)) => {}
         Some(Value::Bool(true)) => {
-            return Err(Problem::new(
+            return Err(EntryProblem::new(
                 Reason::NotPortable,
                 "serviceAccount is the service account of Clouddriver's own pod; give the account a kubeconfig, or name \
                  in the request or a zone rule the zone whose agents run in its cluster, with serviceAccount: true",
             ));
         }
-        Some(_) => return Err(Problem::field("serviceAccount must be true or false")),
+        Some(_) => return Err(EntryProblem::field("serviceAccount must be true or false")),
     }
     if given.contains_key("kubeconfigFile") {
         given.remove("kubeconfigContents");
@@ -162,11 +162,11 @@ fn of_entry(
     // The name of the account is checked apart from its fields.
     given.insert("name".to_owned(), Value::from("a"));
     let source =
-        AccountInput::read(given).map_err(|problem| Problem::new(reason, problem.to_string()))?.source;
+        AccountInput::read(given).map_err(|problem| EntryProblem::new(reason, problem.to_string()))?.source;
     match source {
         Some(ClusterSource::File(path)) => of_path(account, path, settings),
         Some(source) => Ok(source.into()),
-        None => Err(Problem::new(
+        None => Err(EntryProblem::new(
             Reason::NoCredential,
             "the entry has none of kubeconfigFile and kubeconfigContents, so Clouddriver uses a file of its own; give \
              the account a kubeconfig",
@@ -175,21 +175,38 @@ fn of_entry(
 }
 
 /// Maps a path on Clouddriver by the file root with the longest prefix that can have it.
-fn of_path(account: &str, path: String, settings: ConversionSettings<'_>) -> Result<Credential, Problem> {
+fn of_path(
+    account: &str,
+    path: String,
+    settings: ConversionSettings<'_>,
+) -> Result<EntryCredential, EntryProblem> {
     if path.chars().nth(MAX_PATH_CHARS).is_some() || path.contains(char::is_control) {
         let expected = format!("at most {MAX_PATH_CHARS} characters long, without control characters");
-        return Err(Problem::field(format!("kubeconfigFile must be {expected}")));
+        return Err(EntryProblem::field(format!("kubeconfigFile must be {expected}")));
     }
     if path.split('/').any(|part| part == "..") {
-        return Err(Problem::field(format!(
+        return Err(EntryProblem::field(format!(
             "kubeconfigFile must not contain .. as a part; write the path of account {account:?} without it"
+        )));
+    }
+    // What is no path may be a credential, and is not repeated.
+    if !is_path(&path) {
+        return Err(EntryProblem::field(format!(
+            "kubeconfigFile of account {account:?} is no path: give an absolute one, a secret reference, or the contents \
+             as kubeconfigContents"
         )));
     }
     let mut fitting: Vec<(&FileRoot, Vec<&str>)> =
         settings.file_roots.iter().filter_map(|root| Some((root, below(&root.from, &path)?))).collect();
     fitting.sort_by_key(|(_, rest)| rest.len());
     let mapped = fitting.into_iter().find_map(|(root, rest)| mapped(&root.to, &rest));
-    Ok(mapped.unwrap_or(Credential::FileOnClouddriver(path)))
+    Ok(mapped.unwrap_or(EntryCredential::FileOnClouddriver(path)))
+}
+
+/// Whether a text has the form of a path on Clouddriver, or of a file of a config server.
+fn is_path(text: &str) -> bool {
+    let has_form = ["/", "~/", "configserver:"].iter().any(|start| text.starts_with(start));
+    has_form && !text.contains(['{', '}', '"', '\'', '=', '@']) && !text.contains("://")
 }
 
 /// The parts of a path below a folder; none if it is the folder itself.
@@ -210,16 +227,16 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty() && *part != ".")
 }
 
-fn mapped(target: &RootTarget, rest: &[&str]) -> Option<Credential> {
+fn mapped(target: &RootTarget, rest: &[&str]) -> Option<EntryCredential> {
     let in_folder = |folder: &str| {
         let folder = folder.trim_end_matches('/');
         [&[folder], rest].concat().join("/")
     };
     match target {
-        RootTarget::Folder(folder) => Some(Credential::MountedFile(in_folder(folder))),
-        RootTarget::Agent(folder) => Some(Credential::AgentFile(in_folder(folder))),
+        RootTarget::Folder(folder) => Some(EntryCredential::MountedFile(in_folder(folder))),
+        RootTarget::Agent(folder) => Some(EntryCredential::AgentFile(in_folder(folder))),
         RootTarget::Secret { namespace, name } => match rest {
-            [key] if is_secret_key(key) => Some(Credential::SecretKey {
+            [key] if is_secret_key(key) => Some(EntryCredential::SecretKey {
                 namespace: namespace.clone(),
                 name: name.clone(),
                 key: (*key).to_owned(),
@@ -238,10 +255,10 @@ fn is_secret_key(key: &str) -> bool {
 ///
 /// # Errors
 /// Which key is refused, and what to use.
-pub fn vet_contents(contents: &SecretString, context: Option<&str>) -> Result<(), Problem> {
+pub fn vet_contents(contents: &SecretString, context: Option<&str>) -> Result<(), EntryProblem> {
     kubeconfig::vet(contents.expose_secret().as_bytes(), context).map(drop).map_err(|refusal| {
         let reason = if refusal.is_exec() { Reason::ExecForbidden } else { Reason::KubeconfigRefused };
-        Problem::new(reason, format!("kubeconfigContents is refused: {refusal}"))
+        EntryProblem::new(reason, format!("kubeconfigContents is refused: {refusal}"))
     })
 }
 

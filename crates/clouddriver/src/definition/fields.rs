@@ -6,11 +6,11 @@
 use serde_json::{Map, Value};
 
 use super::permissions;
-use super::report::{Problem, Reason, Report};
+use super::report::{EntryProblem, Reason, Report};
 
 /// The type of a field.
 #[derive(Clone, Copy)]
-enum Shape {
+enum FieldShape {
     Text,
     Texts,
     Flag,
@@ -23,9 +23,9 @@ enum Shape {
 /// What becomes of a field.
 enum Fate {
     /// Stored in the spec.
-    Used(Shape),
+    Used(FieldShape),
     /// Says how the cluster is reached.
-    Source(Shape),
+    Source(FieldShape),
     /// Names an identity of Clouddriver.
     Identity,
     /// Handled with the entry as a whole.
@@ -37,13 +37,13 @@ enum Fate {
 fn fate(field: &str) -> Fate {
     match field {
         "name" | "type" | "@type" => Fate::Framing,
-        "environment" | "accountType" | "context" => Fate::Used(Shape::Text),
-        "namespaces" | "omitNamespaces" | "kinds" | "omitKinds" => Fate::Used(Shape::Texts),
-        "metrics" | "onlySpinnakerManaged" => Fate::Used(Shape::Flag),
-        "customResources" => Fate::Used(Shape::Treatments),
-        "permissions" | "requiredGroupMembership" => Fate::Used(Shape::Roles),
-        "kubeconfigFile" | "kubeconfigContents" => Fate::Source(Shape::Text),
-        "serviceAccount" => Fate::Source(Shape::Flag),
+        "environment" | "accountType" | "context" => Fate::Used(FieldShape::Text),
+        "namespaces" | "omitNamespaces" | "kinds" | "omitKinds" => Fate::Used(FieldShape::Texts),
+        "metrics" | "onlySpinnakerManaged" => Fate::Used(FieldShape::Flag),
+        "customResources" => Fate::Used(FieldShape::Treatments),
+        "permissions" | "requiredGroupMembership" => Fate::Used(FieldShape::Roles),
+        "kubeconfigFile" | "kubeconfigContents" => Fate::Source(FieldShape::Text),
+        "serviceAccount" => Fate::Source(FieldShape::Flag),
         "oAuthServiceAccount" | "oauthServiceAccount" | "oAuthScopes" | "oauthScopes" => Fate::Identity,
         _ => Fate::WithoutEffect,
     }
@@ -62,7 +62,7 @@ pub(super) struct SortedFields {
 /// Sorts the fields of an entry. Fields that say nothing are dropped.
 pub(super) fn sort(
     definition: &Map<String, Value>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<EntryProblem>,
     report: &mut Report,
 ) -> SortedFields {
     let (mut used, mut cluster_source, mut without_effect) = (Map::new(), Map::new(), Map::new());
@@ -70,7 +70,7 @@ pub(super) fn sort(
         match fate(&field) {
             Fate::Used(shape) => drop(used.insert(field, coerced(value, shape))),
             Fate::Source(shape) => drop(cluster_source.insert(field, coerced(value, shape))),
-            Fate::Identity => problems.push(Problem::new(
+            Fate::Identity => problems.push(EntryProblem::new(
                 Reason::NotPortable,
                 format!("{field} is an identity of Clouddriver's, which agents do not have; give the account a kubeconfig of its own"),
             )),
@@ -82,9 +82,9 @@ pub(super) fn sort(
     SortedFields { used, cluster_source, without_effect }
 }
 
-fn check_type(field: &str, value: &Value, problems: &mut Vec<Problem>) {
+fn check_type(field: &str, value: &Value, problems: &mut Vec<EntryProblem>) {
     if field != "name" && value.as_str() != Some("kubernetes") {
-        problems.push(Problem::field(format!(
+        problems.push(EntryProblem::field(format!(
             "{field} must be kubernetes; accounts of other types are not migrated"
         )));
     }
@@ -131,13 +131,15 @@ pub(super) fn as_text(value: &Value) -> Option<String> {
     }
 }
 
-fn coerced(value: Value, shape: Shape) -> Value {
+fn coerced(value: Value, shape: FieldShape) -> Value {
     match (shape, value) {
-        (Shape::Text, value) => text(value),
-        (Shape::Flag, value) => flag(value),
-        (Shape::Texts, value) => texts(value),
-        (Shape::Treatments, Value::Array(items)) => Value::Array(items.into_iter().map(treatment).collect()),
-        (Shape::Treatments | Shape::Roles, value) => value,
+        (FieldShape::Text, value) => text(value),
+        (FieldShape::Flag, value) => flag(value),
+        (FieldShape::Texts, value) => texts(value),
+        (FieldShape::Treatments, Value::Array(items)) => {
+            Value::Array(items.into_iter().map(treatment).collect())
+        }
+        (FieldShape::Treatments | FieldShape::Roles, value) => value,
     }
 }
 

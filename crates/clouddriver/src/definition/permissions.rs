@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{as_text, listed};
-use super::report::{Problem, Report};
+use super::report::{EntryProblem, Report};
 
 const PERMISSIONS: &str = "permissions";
 const GROUPS: &str = "requiredGroupMembership";
@@ -21,7 +21,7 @@ const WITHOUT_EFFECT: [&str; 2] = ["EXECUTE", "CREATE"];
 pub(super) fn settle(
     used: &mut Map<String, Value>,
     without_effect: &mut Map<String, Value>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<EntryProblem>,
     report: &mut Report,
 ) {
     let permissions = used.remove(PERMISSIONS);
@@ -31,7 +31,7 @@ pub(super) fn settle(
     let (effective, unused): (Map<_, _>, Map<_, _>) =
         rights.into_iter().partition(|(right, _)| USED.contains(&right.as_str()));
     if restricts && !effective.values().any(has_roles) {
-        problems.push(Problem::field(
+        problems.push(EntryProblem::field(
             "permissions must name a role for READ or WRITE: without one, everyone could use the account",
         ));
     }
@@ -50,7 +50,7 @@ pub(super) fn settle(
     match trimmed(GROUPS, listed(groups), report) {
         Some(groups) if groups.is_empty() => {}
         Some(groups) => drop(used.insert(PERMISSIONS.to_owned(), json!({"READ": groups, "WRITE": groups}))),
-        None => problems.push(Problem::field("requiredGroupMembership must be a list of role names")),
+        None => problems.push(EntryProblem::field("requiredGroupMembership must be a list of role names")),
     }
 }
 
@@ -61,7 +61,7 @@ fn has_roles(roles: &Value) -> bool {
 /// The rights by their names. `None` if they cannot be read.
 fn rights(
     given: Option<Value>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<EntryProblem>,
     report: &mut Report,
 ) -> Option<Map<String, Value>> {
     let maps = match given {
@@ -88,11 +88,11 @@ fn rights(
                     .into_iter()
                     .for_each(|all| all.extend(roles.iter().cloned().map(Value::from)));
             }
-            (None, _) if right.is_empty() => problems.push(Problem::field(
+            (None, _) if right.is_empty() => problems.push(EntryProblem::field(
                 "permissions must be an object of lists of roles, under READ and WRITE",
             )),
-            (None, _) => problems.push(Problem::field(format!("{field} must be READ or WRITE"))),
-            (_, None) => problems.push(Problem::field(format!("{field} must be a list of role names"))),
+            (None, _) => problems.push(EntryProblem::field(format!("{field} must be READ or WRITE"))),
+            (_, None) => problems.push(EntryProblem::field(format!("{field} must be a list of role names"))),
         }
     }
     (problems.len() == before).then_some(rights)

@@ -40,14 +40,14 @@ impl Reason {
 
 /// One reason why an entry becomes no account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct EntryProblem {
     /// Its kind.
     pub reason: Reason,
     /// The field, what is wrong, and what to do.
     pub message: String,
 }
 
-impl Problem {
+impl EntryProblem {
     pub(super) fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
@@ -60,19 +60,19 @@ impl Problem {
 
 /// Why an entry becomes no account: everything that is wrong with it, at least one problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct EntryRefusal {
     /// The problems, in the order in which the entry was examined.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryProblem>,
 }
 
-impl Refusal {
+impl EntryRefusal {
     /// The reason of the first problem.
     pub fn reason(&self) -> Reason {
         self.problems.first().map_or(Reason::InvalidField, |problem| problem.reason)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for EntryRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };

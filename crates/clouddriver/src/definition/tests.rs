@@ -28,7 +28,7 @@ fn account(definition: &Value) -> MigratedAccount {
     converted(definition).account.unwrap_or_else(|refusal| unreachable!("{refusal}"))
 }
 
-fn refusal(definition: &Value) -> Refusal {
+fn refusal(definition: &Value) -> EntryRefusal {
     converted(definition).account.err().expect("it is refused")
 }
 
@@ -298,7 +298,7 @@ fn the_hash_tells_a_change_from_another_way_to_write_it() {
 #[test]
 fn fields_without_effect_are_kept_within_bounds() {
     let mut many: Map<String, Value> =
-        (0..1000).map(|n| (format!("future{n}"), json!("x".repeat(200)))).collect();
+        (0..1000).map(|n| (format!("future{n}"), json!("x".repeat(60)))).collect();
     many.extend(object(&reachable(json!({}))));
     let conversion = converted(&Value::Object(many));
     let account = conversion.account.unwrap_or_else(|refusal| unreachable!("{refusal}")).object;

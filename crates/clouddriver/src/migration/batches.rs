@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use kubesvc_core::ZoneId;
 
-use super::observation::{Observation, Standing};
-use super::progress::Progress;
+use super::observation::{MigrationObservation, Standing};
+use super::progress::MigrationProgress;
 
 /// Maximum number of accounts of one action. Settings and observations are looked at again between two actions.
 pub(super) const MAX_BATCH: usize = 64;
@@ -26,8 +26,8 @@ impl Capacity {
     /// The capacity beside the accounts that are on their way to ACTIVE, and those that `also` counts. An account that
     /// failed and is tried again by the operator does not count.
     pub(super) fn beside<'n>(
-        observation: &Observation<'n>,
-        progress: &Progress,
+        observation: &MigrationObservation<'n>,
+        progress: &MigrationProgress,
         also: impl Iterator<Item = &'n str>,
     ) -> Self {
         let (left, per_zone) = (observation.rules.max_in_flight, observation.rules.max_per_zone);

@@ -13,15 +13,15 @@ use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::migration::MigrationPhase;
 
 use super::batches::batch;
-use super::observation::Observation;
+use super::observation::MigrationObservation;
 use super::plan::Plan;
-use super::progress::{PauseReason, Progress};
+use super::progress::{MigrationProgress, PauseReason};
 use super::{rollback, source_changes, status, waves};
 
 /// The one thing to do now. A list has at most [`MAX_BATCH`](super::batches::MAX_BATCH) accounts, each of which is one
 /// write of its own; the caller may stop between two of them at any time.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum MigrationAction {
     /// Create the accounts of the plan, INACTIVE.
     Create(Vec<String>),
     /// Make the accounts ACTIVE.
@@ -40,29 +40,29 @@ pub enum Action {
 
 /// What to do now, and when to look again if nothing wakes us before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Decision {
+pub struct MigrationDecision {
     /// At most one action.
-    pub action: Option<Action>,
+    pub action: Option<MigrationAction>,
     /// Look again at this tick; absent: a change of something observed will wake us.
     pub wake: Option<Tick>,
 }
 
 /// What a rule decides, and how it is shown.
-pub(super) struct Step {
+pub(super) struct PhaseStep {
     pub(super) phase: MigrationPhase,
     /// A word in CamelCase.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    pub(super) action: Option<Action>,
+    pub(super) action: Option<MigrationAction>,
     pub(super) wake: Option<Tick>,
 }
 
-impl Step {
+impl PhaseStep {
     pub(super) fn new(phase: MigrationPhase, reason: &'static str, message: impl Into<String>) -> Self {
         Self { phase, reason, message: message.into(), action: None, wake: None }
     }
 
-    pub(super) fn doing(self, action: Action) -> Self {
+    pub(super) fn doing(self, action: MigrationAction) -> Self {
         Self { action: Some(action), ..self }
     }
 
@@ -71,9 +71,9 @@ impl Step {
     }
 }
 
-type Rule = fn(&Observation<'_>, &Plan, &mut Progress) -> Option<Step>;
+type MigrationRule = fn(&MigrationObservation<'_>, &Plan, &mut MigrationProgress) -> Option<PhaseStep>;
 
-const RULES: &[Rule] = &[
+const RULES: &[MigrationRule] = &[
     rollback::take_back,
     decline_deleted,
     stay_paused,
@@ -85,37 +85,41 @@ const RULES: &[Rule] = &[
 ];
 
 /// Decides. The same observation and progress give the same decision.
-pub fn decide(observation: &Observation<'_>, progress: &mut Progress) -> Decision {
+pub fn decide(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress) -> MigrationDecision {
     progress.observe(observation);
     let step = step(observation, progress);
     let status = status::of(observation, progress, &step);
     let is_shown = observation.status == Some(&status);
     let next_write = progress.last_status_write.map_or(0, |last| last + 1);
     if is_shown || observation.now < next_write {
-        if let Some(Action::Delete(names)) = &step.action {
+        if let Some(MigrationAction::Delete(names)) = &step.action {
             progress.deleting.extend(names.iter().cloned());
         }
         let next_write = (!is_shown).then_some(next_write);
         let wake = step.wake.into_iter().chain(next_write).min();
-        return Decision { action: step.action, wake };
+        return MigrationDecision { action: step.action, wake };
     }
     progress.last_status_write = Some(observation.now);
-    Decision { action: Some(Action::WriteStatus(Box::new(status))), wake: None }
+    MigrationDecision { action: Some(MigrationAction::WriteStatus(Box::new(status))), wake: None }
 }
 
-fn step(observation: &Observation<'_>, progress: &mut Progress) -> Step {
+fn step(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress) -> PhaseStep {
     if let Err(error) = observation.selection {
-        return Step::new(MigrationPhase::Paused, status::INVALID_SELECTION, error.to_string());
+        return PhaseStep::new(MigrationPhase::Paused, status::INVALID_SELECTION, error.to_string());
     }
     let Some(plan) = observation.plan else {
-        return Step::new(MigrationPhase::Planning, "Reading", "the sources are being read");
+        return PhaseStep::new(MigrationPhase::Planning, "Reading", "the sources are being read");
     };
     let decided = RULES.iter().find_map(|rule| rule(observation, plan, progress));
-    decided.unwrap_or_else(|| Step::new(MigrationPhase::Complete, "Complete", "nothing is left to do"))
+    decided.unwrap_or_else(|| PhaseStep::new(MigrationPhase::Complete, "Complete", "nothing is left to do"))
 }
 
 /// Records the accounts that a person deleted although a source has them.
-fn decline_deleted(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+fn decline_deleted(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     let selection = observation.selection.ok()?;
     let deleted = plan.accounts.iter().filter(|(name, planned)| {
         let is_deleted = match observation.accounts.get(*name) {
@@ -134,29 +138,40 @@ fn decline_deleted(observation: &Observation<'_>, plan: &Plan, progress: &mut Pr
         return stay_paused(observation, plan, progress);
     }
     let message = "accounts that were deleted are recorded as declined";
-    Some(Step::new(MigrationPhase::Running, "Declining", message).doing(Action::Decline(deleted)))
+    Some(
+        PhaseStep::new(MigrationPhase::Running, "Declining", message)
+            .doing(MigrationAction::Decline(deleted)),
+    )
 }
 
 /// Waits for a person after the migration paused by itself.
-pub(super) fn stay_paused(_: &Observation<'_>, _: &Plan, progress: &mut Progress) -> Option<Step> {
+pub(super) fn stay_paused(
+    _: &MigrationObservation<'_>,
+    _: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     let pause = progress.pause.as_ref()?;
-    Some(Step::new(MigrationPhase::Paused, pause.reason.as_str(), pause.message.clone()))
+    Some(PhaseStep::new(MigrationPhase::Paused, pause.reason.as_str(), pause.message.clone()))
 }
 
 /// Waits while a person has paused the migration. What was created right before is still activated, so that the pause is
 /// between two accounts and not inside one.
-fn pause_for_person(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+fn pause_for_person(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     if !observation.rules.paused {
         return None;
     }
-    let step = Step::new(MigrationPhase::Paused, status::PAUSED_BY_PERSON, "spec.paused is true");
+    let step = PhaseStep::new(MigrationPhase::Paused, status::PAUSED_BY_PERSON, "spec.paused is true");
     let halfway = waves::halfway(observation, plan, progress);
-    Some(if halfway.is_empty() { step } else { step.doing(Action::Activate(halfway)) })
+    Some(if halfway.is_empty() { step } else { step.doing(MigrationAction::Activate(halfway)) })
 }
 
 /// Waits for a source that may have more accounts.
-fn await_sources(_: &Observation<'_>, plan: &Plan, _: &mut Progress) -> Option<Step> {
+fn await_sources(_: &MigrationObservation<'_>, plan: &Plan, _: &mut MigrationProgress) -> Option<PhaseStep> {
     let source = plan.unread_source()?;
     let message = format!("source {source:?} cannot be read, and may have more accounts");
-    Some(Step::new(MigrationPhase::Planning, "SourceUnread", message))
+    Some(PhaseStep::new(MigrationPhase::Planning, "SourceUnread", message))
 }

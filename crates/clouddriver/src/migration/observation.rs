@@ -14,7 +14,7 @@ use super::declined::DeclinedNames;
 use super::marks::{MIGRATION_ANNOTATION, is_unchanged};
 use super::plan::Plan;
 use super::rules::MigrationRules;
-use super::selection::{Selection, SelectionError};
+use super::selection::{MigrationSelection, SelectionError};
 use crate::definition::file_on_clouddriver;
 
 /// An account of kubesvc, as far as a migration looks at it.
@@ -91,7 +91,7 @@ pub(super) enum Standing {
 
 /// Everything that [`decide`](super::decide) decides from, beside its progress.
 #[derive(Clone)]
-pub struct Observation<'a> {
+pub struct MigrationObservation<'a> {
     /// Name of the migration, as in the accounts' annotation.
     pub migration: &'a str,
     /// Generation of the spec.
@@ -103,7 +103,7 @@ pub struct Observation<'a> {
     /// The rules of the spec.
     pub rules: &'a MigrationRules,
     /// The selection of the spec, or why it cannot be used.
-    pub selection: Result<&'a Selection, &'a SelectionError>,
+    pub selection: Result<&'a MigrationSelection, &'a SelectionError>,
     /// What would become of the selected accounts; absent until the sources were read.
     pub plan: Option<&'a Plan>,
     /// The accounts of kubesvc by account name: at least those that the plan has, and those of this migration.
@@ -118,7 +118,7 @@ pub struct Observation<'a> {
     pub time: &'a Time,
 }
 
-impl<'a> Observation<'a> {
+impl<'a> MigrationObservation<'a> {
     /// The accounts that this migration created.
     pub(super) fn own(&self) -> impl Iterator<Item = (&'a str, &'a AccountFact)> + use<'a> {
         let migration = self.migration;

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubesvc_core::ZoneId;
 
 use super::declined::DeclinedNames;
-use super::selection::Selection;
-use crate::definition::{ConversionSettings, Entry, MigratedAccount, Refusal, Report, case_twins, convert};
+use super::selection::MigrationSelection;
+use crate::definition::{
+    ConversionSettings, Entry, EntryRefusal, MigratedAccount, Report, case_twins, convert,
+};
 
 /// The last state of a source that was read.
 #[derive(Clone, Copy)]
-pub struct SourceSnapshot<'a> {
+pub struct PlannedSource<'a> {
     /// Name of the source.
     pub name: &'a str,
     /// Its entries.
@@ -35,7 +37,7 @@ pub enum Coverage {
 
 /// What would become of one account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PlanOutcome {
     /// It is created.
     Create,
     /// It exists, and is left unchanged.
@@ -43,7 +45,7 @@ pub enum Outcome {
     /// A person deleted it since, and its entry has not changed.
     Declined,
     /// Its entry becomes no account.
-    Refused(Refusal),
+    Refused(EntryRefusal),
     /// It is listed by name, and in no source.
     Missing,
     /// A source that may have it cannot be read.
@@ -53,7 +55,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl PlanOutcome {
     /// The outcome as reports show it.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -71,7 +73,7 @@ impl Outcome {
 #[derive(Clone)]
 pub struct PlannedAccount {
     /// What would become of it.
-    pub outcome: Outcome,
+    pub outcome: PlanOutcome,
     /// The source whose entry counts.
     pub source: Option<String>,
     /// Hash of the entry.
@@ -83,7 +85,7 @@ pub struct PlannedAccount {
 }
 
 impl PlannedAccount {
-    fn without_entry(outcome: Outcome) -> Self {
+    fn without_entry(outcome: PlanOutcome) -> Self {
         Self { outcome, source: None, hash: None, account: None, report: Report::default() }
     }
 
@@ -100,7 +102,7 @@ impl PlannedAccount {
 
 /// An entry that another one overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shadowed {
+pub struct ShadowedEntry {
     /// Name of the account.
     pub name: String,
     /// Source of the entry.
@@ -115,7 +117,7 @@ pub struct Plan {
     /// The accounts by name.
     pub accounts: BTreeMap<String, PlannedAccount>,
     /// The selected entries that do not count.
-    pub shadowed: Vec<Shadowed>,
+    pub shadowed: Vec<ShadowedEntry>,
     /// Warnings about the selection.
     pub warnings: Vec<String>,
     /// Names of all entries of all sources.
@@ -145,8 +147,8 @@ impl Plan {
 
 /// Plans. `exists`: whether kubesvc has an account of this name. `read`: number of this read of the sources.
 pub fn plan(
-    selection: &Selection,
-    sources: &[SourceSnapshot<'_>],
+    selection: &MigrationSelection,
+    sources: &[PlannedSource<'_>],
     exists: impl Fn(&str) -> bool,
     declined: &DeclinedNames,
     settings: ConversionSettings<'_>,
@@ -164,7 +166,7 @@ pub fn plan(
             if let Some((_, by)) = winners.get(name) {
                 if selection.selects(name) {
                     let (name, source) = (name.to_owned(), source.name.to_owned());
-                    plan.shadowed.push(Shadowed { name, source, by: (*by).to_owned() });
+                    plan.shadowed.push(ShadowedEntry { name, source, by: (*by).to_owned() });
                 }
                 continue;
             }
@@ -199,17 +201,17 @@ pub fn plan(
             planned.report.warnings.push(format!("the name differs only in case from {twins}"));
         }
         if let Some(unread) = undecided.get(name)
-            && planned.outcome != Outcome::Exists
+            && planned.outcome != PlanOutcome::Exists
         {
-            planned.outcome = Outcome::Undecided { source: (*unread).to_owned() };
+            planned.outcome = PlanOutcome::Undecided { source: (*unread).to_owned() };
         }
         plan.accounts.insert((*name).to_owned(), planned);
     }
     for name in selection.listed().filter(|name| !winners.contains_key(name)) {
         let outcome = match (exists(name), unread) {
-            (true, _) => Outcome::Exists,
-            (false, Some(source)) => Outcome::Undecided { source: source.to_owned() },
-            (false, None) => Outcome::Missing,
+            (true, _) => PlanOutcome::Exists,
+            (false, Some(source)) => PlanOutcome::Undecided { source: source.to_owned() },
+            (false, None) => PlanOutcome::Missing,
         };
         plan.accounts.insert(name.to_owned(), PlannedAccount::without_entry(outcome));
     }
@@ -226,7 +228,7 @@ pub fn plan(
 
 fn planned(
     entry: &Entry,
-    selection: &Selection,
+    selection: &MigrationSelection,
     exists: &impl Fn(&str) -> bool,
     declined: &DeclinedNames,
     settings: ConversionSettings<'_>,
@@ -238,10 +240,10 @@ fn planned(
         Err(refusal) => (None, Some(refusal)),
     };
     let outcome = match refusal {
-        _ if exists(&entry.name) => Outcome::Exists,
-        _ if is_declined => Outcome::Declined,
-        Some(refusal) => Outcome::Refused(refusal),
-        None => Outcome::Create,
+        _ if exists(&entry.name) => PlanOutcome::Exists,
+        _ if is_declined => PlanOutcome::Declined,
+        Some(refusal) => PlanOutcome::Refused(refusal),
+        None => PlanOutcome::Create,
     };
     let (source, hash) = (Some(entry.source.clone()), Some(conversion.hash));
     PlannedAccount { outcome, source, hash, account, report: conversion.report }

@@ -7,8 +7,8 @@ use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::migration::MigrationPhase;
 use kubesvc_core::object_names::digest;
 
-use super::observation::{AccountFact, Observation, Standing};
-use super::plan::{Outcome, Plan};
+use super::observation::{AccountFact, MigrationObservation, Standing};
+use super::plan::{Plan, PlanOutcome};
 
 /// Why a migration pauses by itself, until a person resumes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct Wave {
 
 /// What a migration remembers between two decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct MigrationProgress {
     is_restored: bool,
     pub(super) wave: Option<Wave>,
     pub(super) wave_number: usize,
@@ -82,7 +82,7 @@ fn request_mark(value: &str) -> String {
     if value.chars().nth(MAX_CHARS).is_some() { digest(value) } else { value.to_owned() }
 }
 
-impl Progress {
+impl MigrationProgress {
     /// Records that the API server refused to create an account. It is not tried again until its entry changes.
     pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
         self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));
@@ -94,12 +94,17 @@ impl Progress {
     }
 
     /// Pauses the migration.
-    pub(super) fn pause(&mut self, reason: PauseReason, message: String, observation: &Observation<'_>) {
+    pub(super) fn pause(
+        &mut self,
+        reason: PauseReason,
+        message: String,
+        observation: &MigrationObservation<'_>,
+    ) {
         self.pause = Some(Pause { reason, message, generation: observation.generation });
     }
 
     /// Takes in what was observed.
-    pub(super) fn observe(&mut self, observation: &Observation<'_>) {
+    pub(super) fn observe(&mut self, observation: &MigrationObservation<'_>) {
         if !self.is_restored {
             self.restore(observation);
         }
@@ -111,7 +116,7 @@ impl Progress {
         self.resume_if_asked(observation);
     }
 
-    fn restore(&mut self, observation: &Observation<'_>) {
+    fn restore(&mut self, observation: &MigrationObservation<'_>) {
         self.is_restored = true;
         let standing = |wanted: Standing| {
             let own = observation.own().filter(move |(_, fact)| fact.standing() == wanted);
@@ -143,7 +148,7 @@ impl Progress {
         }
     }
 
-    fn observe_sources(&mut self, observation: &Observation<'_>, plan: &Plan) {
+    fn observe_sources(&mut self, observation: &MigrationObservation<'_>, plan: &Plan) {
         for (name, _) in observation.own() {
             match plan.is_in_sources(name) {
                 Some(true) => {
@@ -162,7 +167,7 @@ impl Progress {
         self.accepted_removals.retain(is_own);
     }
 
-    fn observe_presence(&mut self, observation: &Observation<'_>, plan: &Plan) {
+    fn observe_presence(&mut self, observation: &MigrationObservation<'_>, plan: &Plan) {
         for name in plan.accounts.keys() {
             if observation.accounts.get(name).is_some_and(|fact| !fact.is_being_deleted) {
                 self.present.insert(name.clone());
@@ -181,11 +186,11 @@ impl Progress {
         self.deleting.retain(|name| observation.accounts.contains_key(name));
     }
 
-    fn observe_failures(&mut self, observation: &Observation<'_>, plan: &Plan) {
+    fn observe_failures(&mut self, observation: &MigrationObservation<'_>, plan: &Plan) {
         let is_same = |name: &String, hash: &str| {
             let planned = plan.accounts.get(name);
             planned.is_some_and(|planned| {
-                planned.outcome == Outcome::Create && planned.hash.as_deref() == Some(hash)
+                planned.outcome == PlanOutcome::Create && planned.hash.as_deref() == Some(hash)
             })
         };
         self.refused_creations.retain(|name, (hash, _)| is_same(name, hash));
@@ -207,7 +212,7 @@ impl Progress {
 
     /// Resumes a migration that paused by itself, if the spec has changed since or the annotation asks for it. What it
     /// paused for is accepted, or it would pause again at once.
-    fn resume_if_asked(&mut self, observation: &Observation<'_>) {
+    fn resume_if_asked(&mut self, observation: &MigrationObservation<'_>) {
         let asked = observation.retry.map(request_mark);
         let is_asked = asked.is_some() && asked != self.retry_handled;
         if is_asked {

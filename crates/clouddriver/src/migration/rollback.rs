@@ -4,14 +4,18 @@ use kubesvc_core::DesiredState;
 use kubesvc_core::migration::{MigrationPhase, MigrationRollback};
 
 use super::batches::batch;
-use super::machine::{Action, Step};
-use super::observation::{AccountFact, Observation, Standing};
+use super::machine::{MigrationAction, PhaseStep};
+use super::observation::{AccountFact, MigrationObservation, Standing};
 use super::plan::Plan;
-use super::progress::Progress;
+use super::progress::MigrationProgress;
 
 /// Takes back the accounts. The sources must still have them, so that Clouddriver can serve them again, unless the
 /// roll-back is forced.
-pub(super) fn take_back(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+pub(super) fn take_back(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     let rollback = observation.rules.rollback;
     if rollback == MigrationRollback::None {
         return None;
@@ -25,14 +29,14 @@ pub(super) fn take_back(observation: &Observation<'_>, plan: &Plan, progress: &m
         let own = observation.own();
         own.filter(|(_, fact)| fact.is_unchanged && !fact.is_being_deleted && is_left(fact))
     };
-    let step = |message: String| Step::new(MigrationPhase::RollingBack, "RollingBack", message);
+    let step = |message: String| PhaseStep::new(MigrationPhase::RollingBack, "RollingBack", message);
     let may_go = |name: &str| observation.force_rollback || plan.is_in_sources(name) == Some(true);
     let now = batch(open().map(|(name, _)| name).filter(|name| may_go(name)));
     if !now.is_empty() {
         let step = step(format!("{} accounts are to be taken back", open().count()));
         return Some(step.doing(match rollback {
-            MigrationRollback::Delete => Action::Delete(now),
-            MigrationRollback::None | MigrationRollback::Deactivate => Action::Deactivate(now),
+            MigrationRollback::Delete => MigrationAction::Delete(now),
+            MigrationRollback::None | MigrationRollback::Deactivate => MigrationAction::Deactivate(now),
         }));
     }
     let unknown = open().filter(|(name, _)| plan.is_in_sources(name).is_none()).count();
@@ -52,5 +56,5 @@ pub(super) fn take_back(observation: &Observation<'_>, plan: &Plan, progress: &m
             kubesvc_core::FORCE_ROLLBACK_ANNOTATION
         ),
     };
-    Some(Step::new(MigrationPhase::Complete, "RolledBack", message))
+    Some(PhaseStep::new(MigrationPhase::Complete, "RolledBack", message))
 }

@@ -41,7 +41,7 @@ pub enum SelectionError {
 
 /// The accounts that a migration selects, and their zones.
 #[derive(Clone)]
-pub struct Selection {
+pub struct MigrationSelection {
     names: BTreeSet<String>,
     patterns: Vec<Pattern>,
     excluded: Vec<Pattern>,
@@ -106,7 +106,7 @@ impl Pattern {
     }
 }
 
-impl Selection {
+impl MigrationSelection {
     /// Compiles the selection of a spec.
     ///
     /// # Errors

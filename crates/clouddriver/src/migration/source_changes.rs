@@ -6,20 +6,20 @@ use kubesvc_core::DesiredState;
 use kubesvc_core::migration::{MigrationPhase, OnSourceChange, OnSourceRemoval};
 
 use super::batches::{Capacity, batch};
-use super::machine::{Action, Step, stay_paused};
-use super::observation::{AccountFact, Observation};
+use super::machine::{MigrationAction, PhaseStep, stay_paused};
+use super::observation::{AccountFact, MigrationObservation};
 use super::plan::Plan;
-use super::progress::{PauseReason, Progress};
+use super::progress::{MigrationProgress, PauseReason};
 
 /// Share of a source, in percent, above which a removal needs a person. A source that lost its content looks the same.
 const MAX_REMOVED_PERCENT: usize = 10;
 
 /// Deactivates or deletes the accounts that two complete reads of the sources lacked.
 pub(super) fn follow_removals(
-    observation: &Observation<'_>,
+    observation: &MigrationObservation<'_>,
     plan: &Plan,
-    progress: &mut Progress,
-) -> Option<Step> {
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     let removal = observation.rules.on_source_removal;
     if removal == OnSourceRemoval::Keep {
         return None;
@@ -42,18 +42,18 @@ pub(super) fn follow_removals(
     }
     let now = batch(open.iter().map(|(name, _)| *name));
     let message = format!("{} accounts are no longer in the sources", open.len());
-    let step = Step::new(MigrationPhase::Running, "FollowingRemovals", message);
+    let step = PhaseStep::new(MigrationPhase::Running, "FollowingRemovals", message);
     Some(step.doing(match removal {
-        OnSourceRemoval::Delete => Action::Delete(now),
-        OnSourceRemoval::Keep | OnSourceRemoval::Deactivate => Action::Deactivate(now),
+        OnSourceRemoval::Delete => MigrationAction::Delete(now),
+        OnSourceRemoval::Keep | OnSourceRemoval::Deactivate => MigrationAction::Deactivate(now),
     }))
 }
 
 /// Why a removal needs a person, if it does.
 fn mass_removal(
-    observation: &Observation<'_>,
+    observation: &MigrationObservation<'_>,
     open: &[(&str, &AccountFact)],
-    progress: &Progress,
+    progress: &MigrationProgress,
 ) -> Option<String> {
     let mut removed: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     for (name, fact) in open {
@@ -81,10 +81,10 @@ pub(super) fn is_changed(name: &str, fact: &AccountFact, plan: &Plan) -> bool {
 
 /// Updates the accounts whose entries changed.
 pub(super) fn follow_changes(
-    observation: &Observation<'_>,
+    observation: &MigrationObservation<'_>,
     plan: &Plan,
-    progress: &mut Progress,
-) -> Option<Step> {
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     if observation.rules.on_source_change == OnSourceChange::Report {
         return None;
     }
@@ -102,5 +102,8 @@ pub(super) fn follow_changes(
         return None;
     }
     let message = format!("{} accounts follow their entries", now.len());
-    Some(Step::new(MigrationPhase::Running, "FollowingChanges", message).doing(Action::Update(now)))
+    Some(
+        PhaseStep::new(MigrationPhase::Running, "FollowingChanges", message)
+            .doing(MigrationAction::Update(now)),
+    )
 }

@@ -10,10 +10,10 @@ use kubesvc_core::migration::{
     OnSourceRemoval,
 };
 
-use super::machine::Step;
-use super::observation::Observation;
-use super::plan::{Outcome, Plan};
-use super::progress::Progress;
+use super::machine::PhaseStep;
+use super::observation::MigrationObservation;
+use super::plan::{Plan, PlanOutcome};
+use super::progress::MigrationProgress;
 use super::source_changes::is_changed;
 use super::waves::needs_more;
 
@@ -23,7 +23,11 @@ pub(super) const PAUSED_BY_PERSON: &str = "Paused";
 pub(super) const INVALID_SELECTION: &str = "InvalidSelection";
 
 /// The status to show.
-pub(super) fn of(observation: &Observation<'_>, progress: &Progress, step: &Step) -> KubesvcMigrationStatus {
+pub(super) fn of(
+    observation: &MigrationObservation<'_>,
+    progress: &MigrationProgress,
+    step: &PhaseStep,
+) -> KubesvcMigrationStatus {
     let before = observation.status;
     let mut status = KubesvcMigrationStatus {
         phase: step.phase,
@@ -40,7 +44,7 @@ pub(super) fn of(observation: &Observation<'_>, progress: &Progress, step: &Step
                 observation.accounts.get(*name).is_some_and(|fact| fact.state == State::Active)
             };
             let is_done = |name: &&String| {
-                let is_undecided = matches!(plan.accounts[*name].outcome, Outcome::Undecided { .. });
+                let is_undecided = matches!(plan.accounts[*name].outcome, PlanOutcome::Undecided { .. });
                 !is_undecided && !needs_more(name, observation, plan, progress)
             };
             status.total = count(plan.accounts.len());
@@ -62,7 +66,7 @@ fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-fn conditions(observation: &Observation<'_>, step: &Step) -> Vec<Condition> {
+fn conditions(observation: &MigrationObservation<'_>, step: &PhaseStep) -> Vec<Condition> {
     let before = observation.status.map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is_complete = step.phase == MigrationPhase::Complete;
     let is_paused = step.phase == MigrationPhase::Paused;
@@ -78,7 +82,11 @@ fn conditions(observation: &Observation<'_>, step: &Step) -> Vec<Condition> {
 }
 
 /// The accounts that a person should look at, the most urgent first.
-fn notable(observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> Vec<NotableAccount> {
+fn notable(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &MigrationProgress,
+) -> Vec<NotableAccount> {
     let one = |name: &str, reason: &str, message: String| NotableAccount {
         name: name.to_owned(),
         reason: reason.to_owned(),
@@ -91,11 +99,11 @@ fn notable(observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> V
     let planned = plan.accounts.iter().filter_map(|(name, planned)| {
         let fact = observation.own_account(name);
         match &planned.outcome {
-            Outcome::Refused(refusal) => Some(one(name, refusal.reason().as_str(), refusal.to_string())),
-            Outcome::Missing => {
+            PlanOutcome::Refused(refusal) => Some(one(name, refusal.reason().as_str(), refusal.to_string())),
+            PlanOutcome::Missing => {
                 Some(one(name, "Missing", "no source has an account of this name".to_owned()))
             }
-            Outcome::Undecided { source } => {
+            PlanOutcome::Undecided { source } => {
                 Some(one(name, "SourceUnread", format!("source {source:?} cannot be read")))
             }
             _ if fact.is_some_and(|fact| fact.needs_file) => {
@@ -106,7 +114,7 @@ fn notable(observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> V
             _ if fact.is_some_and(|fact| is_changed(name, fact, plan)) => {
                 Some(one(name, "SourceChanged", "its entry in the source has changed since".to_owned()))
             }
-            Outcome::Create | Outcome::Exists | Outcome::Declined => None,
+            PlanOutcome::Create | PlanOutcome::Exists | PlanOutcome::Declined => None,
         }
     });
     let rules = observation.rules;

@@ -17,8 +17,8 @@ fn spec(value: &Value) -> KubesvcMigrationSpec {
     serde_json::from_value(value.clone()).expect("a spec")
 }
 
-fn selection(value: &Value) -> Selection {
-    Selection::compile(&spec(value)).expect("it compiles")
+fn selection(value: &Value) -> MigrationSelection {
+    MigrationSelection::compile(&spec(value)).expect("it compiles")
 }
 
 fn entry(name: &str, source: &str, definition: &Value) -> Entry {
@@ -44,7 +44,7 @@ fn patterns_match_whole_names_case_sensitively() {
         ("(a+)+$", &["aaa"], &["aab"]),
         (".*", &["", "🦀", "a/b"], &[]),
     ] {
-        match Selection::compile(&spec(&json!({"patterns": [pattern]}))) {
+        match MigrationSelection::compile(&spec(&json!({"patterns": [pattern]}))) {
             Ok(selection) => {
                 assert!(matched.iter().all(|name| selection.selects(name)), "{pattern}");
                 assert!(!unmatched.iter().any(|name| selection.selects(name)), "{pattern}");
@@ -76,7 +76,8 @@ fn a_pattern_that_does_not_compile_is_named_with_its_field() {
             "parameter 1",
         ),
     ] {
-        let error = Selection::compile(&spec(&value)).err().expect("it does not compile").to_string();
+        let error =
+            MigrationSelection::compile(&spec(&value)).err().expect("it does not compile").to_string();
         assert!(error.contains(field) && error.contains(reason), "{error}: {field}, {reason}");
         assert!(!error.contains('\n'), "{error}");
     }
@@ -164,7 +165,7 @@ fn declined_names_are_kept_as_text_and_bounded() {
 #[test]
 fn the_scanner_never_pauses_and_goes_on_after_a_minute() {
     let (spec, rules) = scanner(vec!["a.*".to_owned()], 572);
-    assert!(Selection::compile(&spec).is_ok());
+    assert!(MigrationSelection::compile(&spec).is_ok());
     assert_eq!((rules.wave_size, rules.soak, rules.wave_timeout), (Share::Count(572), 0, Some(60)));
     assert!(rules.activate && !rules.max_failed.is_exceeded_by(100, 100));
 }

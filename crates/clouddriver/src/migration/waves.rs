@@ -4,10 +4,10 @@ use kubesvc_core::ZoneId;
 use kubesvc_core::migration::MigrationPhase;
 
 use super::batches::{Capacity, batch};
-use super::machine::{Action, Step, stay_paused};
-use super::observation::{Observation, Standing};
-use super::plan::{Outcome, Plan};
-use super::progress::{PauseReason, Progress, Wave};
+use super::machine::{MigrationAction, PhaseStep, stay_paused};
+use super::observation::{MigrationObservation, Standing};
+use super::plan::{Plan, PlanOutcome};
+use super::progress::{MigrationProgress, PauseReason, Wave};
 
 /// What an account needs before it has settled.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,9 +18,15 @@ enum Need {
     Time,
 }
 
-fn need(name: &str, observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> Option<Need> {
+fn need(
+    name: &str,
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &MigrationProgress,
+) -> Option<Need> {
     if !observation.accounts.contains_key(name) {
-        let is_planned = plan.accounts.get(name).is_some_and(|planned| planned.outcome == Outcome::Create);
+        let is_planned =
+            plan.accounts.get(name).is_some_and(|planned| planned.outcome == PlanOutcome::Create);
         // Whoever was there was deleted, and is about to be declined.
         let is_open = !progress.present.contains(name) && !progress.refused_creations.contains_key(name);
         return (is_planned && is_open).then_some(Need::Creation);
@@ -35,24 +41,28 @@ fn need(name: &str, observation: &Observation<'_>, plan: &Plan, progress: &Progr
 /// Whether an account has not settled.
 pub(super) fn needs_more(
     name: &str,
-    observation: &Observation<'_>,
+    observation: &MigrationObservation<'_>,
     plan: &Plan,
-    progress: &Progress,
+    progress: &MigrationProgress,
 ) -> bool {
     need(name, observation, plan, progress).is_some()
 }
 
 /// Number of accounts that the migration created or is to create.
-pub(super) fn size_of_migration(observation: &Observation<'_>, plan: &Plan) -> usize {
-    let is_new = |name: &String, outcome: &Outcome| {
-        *outcome == Outcome::Create && !observation.accounts.contains_key(name)
+pub(super) fn size_of_migration(observation: &MigrationObservation<'_>, plan: &Plan) -> usize {
+    let is_new = |name: &String, outcome: &PlanOutcome| {
+        *outcome == PlanOutcome::Create && !observation.accounts.contains_key(name)
     };
     let new = plan.accounts.iter().filter(|(name, planned)| is_new(name, &planned.outcome)).count();
     new + observation.own().count()
 }
 
 /// Goes on with the current wave, or begins the next one. `None` if no account is left.
-pub(super) fn advance(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+pub(super) fn advance(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     loop {
         if progress.wave.is_none() {
             begin(observation, plan, progress)?;
@@ -64,7 +74,11 @@ pub(super) fn advance(observation: &Observation<'_>, plan: &Plan, progress: &mut
     }
 }
 
-fn begin(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<()> {
+fn begin(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<()> {
     let all = size_of_migration(observation, plan);
     let is_open = |name: &&String| {
         matches!(need(name, observation, plan, progress), Some(Need::Creation | Need::Activation))
@@ -81,7 +95,11 @@ fn begin(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) ->
 }
 
 /// The next step of the current wave; `None` if it is over.
-fn go_on(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) -> Option<Step> {
+fn go_on(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
     let all = size_of_migration(observation, plan);
     let failed = progress.counted_failures();
     if observation.rules.max_failed.is_exceeded_by(failed, all) {
@@ -104,13 +122,13 @@ fn go_on(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) ->
     let running = || {
         let message =
             format!("wave {number}: {} of {} accounts have not settled", needs.len(), wave.members.len());
-        Step::new(MigrationPhase::Running, "Running", message)
+        PhaseStep::new(MigrationPhase::Running, "Running", message)
     };
     let zone = |name: &str| observation.accounts.get(name).and_then(|fact| fact.zone.as_ref());
     let mut capacity = Capacity::beside(observation, progress, std::iter::empty());
     let now = batch(that_need(Need::Activation).filter(|name| capacity.take(zone(name))));
     if !now.is_empty() {
-        return Some(running().doing(Action::Activate(now)));
+        return Some(running().doing(MigrationAction::Activate(now)));
     }
     let created: Vec<&str> = observation
         .own()
@@ -121,7 +139,7 @@ fn go_on(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) ->
     let zone = |name: &str| -> Option<&ZoneId> { plan.accounts.get(name)?.zone() };
     let now = batch(that_need(Need::Creation).filter(|name| capacity.take(zone(name))));
     if !now.is_empty() {
-        let step = running().doing(Action::Create(now.clone()));
+        let step = running().doing(MigrationAction::Create(now.clone()));
         progress.wave.as_mut()?.created.extend(now);
         return Some(step);
     }
@@ -134,7 +152,7 @@ fn go_on(observation: &Observation<'_>, plan: &Plan, progress: &mut Progress) ->
 }
 
 /// Waits while the accounts of the wave must stay well.
-fn soak(observation: &Observation<'_>, progress: &mut Progress) -> Option<Step> {
+fn soak(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress) -> Option<PhaseStep> {
     if !observation.rules.activate || observation.rules.soak == 0 {
         return None;
     }
@@ -143,11 +161,15 @@ fn soak(observation: &Observation<'_>, progress: &mut Progress) -> Option<Step> 
     let until = *wave.soak_until.get_or_insert(observation.now + observation.rules.soak);
     let message = format!("wave {number}: its accounts must stay well for {} s", observation.rules.soak);
     (observation.now < until)
-        .then(|| Step::new(MigrationPhase::Soaking, "Soaking", message).until(Some(until)))
+        .then(|| PhaseStep::new(MigrationPhase::Soaking, "Soaking", message).until(Some(until)))
 }
 
 /// The accounts of the current wave that were created and not yet activated.
-pub(super) fn halfway(observation: &Observation<'_>, plan: &Plan, progress: &Progress) -> Vec<String> {
+pub(super) fn halfway(
+    observation: &MigrationObservation<'_>,
+    plan: &Plan,
+    progress: &MigrationProgress,
+) -> Vec<String> {
     let mut capacity = Capacity::beside(observation, progress, std::iter::empty());
     let created = progress.wave.iter().flat_map(|wave| &wave.created);
     let halfway = created.filter(|name| {

@@ -5,7 +5,7 @@ use kubesvc_core::registration::{AlsoCondition, RegistrationCondition, Registrat
 use kubesvc_core::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
 
 use super::definition::unsent_fields;
-use super::{Eligibility, FailureKind, Listing, RegisteredRow, RowState, Situation};
+use super::{Eligibility, FailureKind, LoadedNames, NameSituation, RegisteredRow, RowState};
 
 /// What is so of Clouddriver as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct ClouddriverSituation {
 pub fn condition(
     account: &KubesvcAccount,
     eligibility: &Eligibility,
-    situation: &Situation<'_>,
+    situation: &NameSituation<'_>,
     clouddriver: ClouddriverSituation,
 ) -> Fact<Option<RegistrationCondition>> {
     let own = situation.row.filter(|row| row.account_uid == account.uid());
@@ -61,7 +61,7 @@ fn reason(kind: FailureKind) -> RegistrationReason {
 }
 
 /// An account that is to be stored.
-fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> {
+fn not_stored(situation: &NameSituation<'_>) -> Fact<Option<RegistrationCondition>> {
     let failure = situation.attempts.failure().or(situation.listing.failure());
     let is_known =
         matches!(situation.wanted, super::Wanted::Registered { .. }) && !situation.attempts.is_unresolved();
@@ -79,7 +79,7 @@ fn not_stored(situation: &Situation<'_>) -> Fact<Option<RegistrationCondition>> 
 fn stored(
     account: &KubesvcAccount,
     row: &RegisteredRow,
-    situation: &Situation<'_>,
+    situation: &NameSituation<'_>,
     clouddriver: ClouddriverSituation,
 ) -> Fact<Option<RegistrationCondition>> {
     let (listing, attempts) = (situation.listing, situation.attempts);
@@ -140,7 +140,7 @@ fn stored(
 /// `is_own` says that kubesvc registered the account. Only migrated accounts have it.
 pub fn also_condition(
     account: &KubesvcAccount,
-    listing: Option<&Listing>,
+    listing: Option<&LoadedNames>,
     is_own: bool,
 ) -> Fact<Option<AlsoCondition>> {
     let said = |holds, reason, message: String| Fact::Known(Some(AlsoCondition { holds, reason, message }));

@@ -71,14 +71,14 @@ fn is_uid(text: &str) -> bool {
 
 /// A definition to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentDefinition {
+pub struct RegisteredDefinition {
     /// The fields, as JSON.
     pub fields: Map<String, Value>,
     /// SHA-256 of the fields, in hexadecimal.
     pub hash: String,
 }
 
-impl SentDefinition {
+impl RegisteredDefinition {
     /// The definition of an account. `found` are the namespaces that its agent found, for an account that names none. It
     /// contains no secret, and changes with neither a token nor a certificate authority.
     ///
@@ -130,7 +130,7 @@ pub(super) fn unsent_fields(account: &KubesvcAccount) -> Vec<&'static str> {
 }
 
 /// Whether a field that was sent has another value in a row.
-pub fn differs_from_sent(sent: &SentDefinition, shown: &Map<String, Value>) -> bool {
+pub fn differs_from_sent(sent: &RegisteredDefinition, shown: &Map<String, Value>) -> bool {
     sent.fields.iter().any(|(field, value)| match shown.get(field) {
         Some(shown) => shown != value,
         // Clouddriver leaves out what is empty.

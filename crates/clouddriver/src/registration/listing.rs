@@ -6,7 +6,7 @@ use super::Tick;
 
 /// The last two lists of `GET /credentials`, and whether the last read succeeded.
 #[derive(Clone, Debug, Default)]
-pub struct Listing {
+pub struct LoadedNames {
     last: Option<NameList>,
     previous: Option<NameList>,
     /// Why the last read failed; `None`: it succeeded, or there was none.
@@ -19,7 +19,7 @@ struct NameList {
     at: Tick,
 }
 
-impl Listing {
+impl LoadedNames {
     /// A complete list was read. An empty one after one with names says nothing: a Clouddriver that has just started answers
     /// so until it has loaded its accounts.
     pub fn read(&mut self, now: Tick, names: HashSet<String>) {

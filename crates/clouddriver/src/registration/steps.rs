@@ -1,6 +1,6 @@
 //! The next step for a name, decided from its row, what its account shall become, and what Clouddriver shows.
 
-use super::{Listing, Tick};
+use super::{LoadedNames, Tick};
 
 /// First and longest delay, in ticks, before a failed call is made again.
 const RETRY_DELAYS: [Tick; 2] = [5, 300];
@@ -13,7 +13,7 @@ const FOREIGN_NAME_POLLS: Tick = 10;
 
 /// Intervals, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct RegistrationTimes {
     /// Between two reads of the list of accounts.
     pub poll: Tick,
     /// Between two reads of a registered row.
@@ -110,7 +110,7 @@ pub enum Shown {
 
 /// A call that changes Clouddriver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum AccountCall {
     /// `POST /credentials`, which overwrites nothing.
     Create,
     /// `PUT /credentials`, which overwrites.
@@ -166,7 +166,7 @@ pub struct Attempts {
 
 impl Attempts {
     /// What Clouddriver showed of the row, compared with the definition that was to be sent then.
-    pub fn looked(&mut self, now: Tick, times: Times, shown: Shown, compared: Option<&str>) {
+    pub fn looked(&mut self, now: Tick, times: RegistrationTimes, shown: Shown, compared: Option<&str>) {
         if !self.is_unresolved {
             (self.failure, self.failures, self.not_before) = (None, 0, 0);
         }
@@ -182,18 +182,18 @@ impl Attempts {
     }
 
     /// A call succeeded.
-    pub fn succeeded(&mut self, now: Tick, times: Times, call: Call) {
+    pub fn succeeded(&mut self, now: Tick, times: RegistrationTimes, call: AccountCall) {
         *self = Self { next_check: now + times.resync, ..Self::default() };
         match call {
-            Call::Create | Call::Replace => self.stored_since = Some(now),
-            Call::Delete => self.removed_since = Some(now),
+            AccountCall::Create | AccountCall::Replace => self.stored_since = Some(now),
+            AccountCall::Delete => self.removed_since = Some(now),
         }
     }
 
     /// A call or a look failed.
-    pub fn failed(&mut self, now: Tick, call: Option<Call>, failure: CallFailure) {
+    pub fn failed(&mut self, now: Tick, call: Option<AccountCall>, failure: CallFailure) {
         let delay = match call {
-            Some(Call::Delete) => REMOVAL_INTERVAL,
+            Some(AccountCall::Delete) => REMOVAL_INTERVAL,
             _ => (RETRY_DELAYS[0] << self.failures.min(6)).min(RETRY_DELAYS[1]),
         };
         // What it answered is not what became of it: the name is looked at before anything else.
@@ -205,7 +205,7 @@ impl Attempts {
     }
 
     /// The row is as it was written now: what was shown for the one before does not count.
-    pub fn row_written(&mut self, now: Tick, times: Times, row: &RegisteredRow) {
+    pub fn row_written(&mut self, now: Tick, times: RegistrationTimes, row: &RegisteredRow) {
         match row.state {
             RowState::Added => {
                 *self = Self { next_check: now + times.resync, stored_since: Some(now), ..Self::default() };
@@ -222,12 +222,12 @@ impl Attempts {
     }
 
     /// The row is gone. `is_foreign`: somebody else has the name.
-    pub fn row_forgotten(&mut self, now: Tick, times: Times, is_foreign: bool) {
+    pub fn row_forgotten(&mut self, now: Tick, times: RegistrationTimes, is_foreign: bool) {
         *self = Self { is_in_conflict: is_foreign, next_check: now + times.resync, ..Self::default() };
     }
 
     /// Somebody else has the name.
-    pub fn met_conflict(&mut self, now: Tick, times: Times) {
+    pub fn met_conflict(&mut self, now: Tick, times: RegistrationTimes) {
         self.row_forgotten(now, times, true);
     }
 
@@ -247,7 +247,7 @@ impl Attempts {
     }
 
     /// Whether Clouddriver has deleted the row, and a list since then lacks the name.
-    pub fn has_left(&self, name: &str, listing: &Listing) -> bool {
+    pub fn has_left(&self, name: &str, listing: &LoadedNames) -> bool {
         self.removed_since.is_some_and(|since| listing.newest_lacks_since(name, since))
     }
 
@@ -282,11 +282,11 @@ impl Attempts {
 
 /// Everything that a step is decided from.
 #[derive(Clone, Debug)]
-pub struct Situation<'a> {
+pub struct NameSituation<'a> {
     /// Now.
     pub now: Tick,
     /// Intervals.
-    pub times: Times,
+    pub times: RegistrationTimes,
     /// Whether a row that somebody changed is written again.
     pub force: bool,
     /// Name of the account in Clouddriver.
@@ -296,14 +296,14 @@ pub struct Situation<'a> {
     /// Its row.
     pub row: Option<&'a RegisteredRow>,
     /// The names that Clouddriver has loaded.
-    pub listing: &'a Listing,
+    pub listing: &'a LoadedNames,
     /// What this leader remembers of it.
     pub attempts: &'a Attempts,
 }
 
 /// The one thing to do now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RegistrationStep {
     /// Commit this row.
     Write(RegisteredRow),
     /// Delete the row. `is_foreign`: somebody else has the name.
@@ -316,46 +316,46 @@ pub enum Step {
     /// Read the row in Clouddriver.
     Look,
     /// Make this call.
-    Call(Call),
+    AccountCall(AccountCall),
     /// Nothing, until something changes or this tick comes.
     Wait(Option<Tick>),
 }
 
 /// Decides. The same situation gives the same step.
-pub fn next_step(situation: &Situation<'_>) -> Step {
-    let Situation { now, attempts, listing, .. } = *situation;
+pub fn next_step(situation: &NameSituation<'_>) -> RegistrationStep {
+    let NameSituation { now, attempts, listing, .. } = *situation;
     // A list that was read wakes all names that wait for it.
     if !listing.is_current() {
-        return Step::Wait(None);
+        return RegistrationStep::Wait(None);
     }
     if attempts.is_unresolved && attempts.shown.is_none() {
-        return Step::Look;
+        return RegistrationStep::Look;
     }
     // What is wanted now does not wait for a call that failed for something else.
     if let Some(row) = situation.row.filter(|row| row.state != RowState::Removing) {
         if situation.wanted.uid() != Some(row.account_uid.as_str()) {
-            return Step::Write(RegisteredRow { state: RowState::Removing, ..row.clone() });
+            return RegistrationStep::Write(RegisteredRow { state: RowState::Removing, ..row.clone() });
         }
         if let (Wanted::Registered { version, hash, .. }, RowState::Adding) = (situation.wanted, row.state)
             && (row.body_hash.as_ref() != Some(hash) || row.body_version != *version)
         {
             let (body_version, body_hash) = (*version, Some(hash.clone()));
-            return Step::Write(RegisteredRow { body_version, body_hash, ..row.clone() });
+            return RegistrationStep::Write(RegisteredRow { body_version, body_hash, ..row.clone() });
         }
     }
     if now < attempts.not_before {
-        return Step::Wait(Some(attempts.not_before));
+        return RegistrationStep::Wait(Some(attempts.not_before));
     }
     match (situation.row, situation.wanted) {
         (None, _) => without_row(situation),
         (Some(row), _) if row.state == RowState::Removing => removing(situation, row),
         (Some(row), Wanted::Registered { .. }) if row.state == RowState::Adding => adding(situation, row),
         (Some(row), Wanted::Registered { version, hash, .. }) => added(situation, row, *version, hash),
-        (Some(_), Wanted::Kept { .. } | Wanted::Absent) => Step::Wait(None),
+        (Some(_), Wanted::Kept { .. } | Wanted::Absent) => RegistrationStep::Wait(None),
     }
 }
 
-impl Situation<'_> {
+impl NameSituation<'_> {
     /// What Clouddriver showed, if that is not old and was compared with the definition of now.
     fn shown(&self) -> Option<&Shown> {
         let (at, shown) = self.attempts.shown.as_ref()?;
@@ -366,16 +366,18 @@ impl Situation<'_> {
         (is_compared && self.now <= at + SHOWN_VALID).then_some(shown)
     }
 
-    fn check_later(&self) -> Step {
-        Step::Wait(Some(self.attempts.next_check))
+    fn check_later(&self) -> RegistrationStep {
+        RegistrationStep::Wait(Some(self.attempts.next_check))
     }
 }
 
 /// A name without a row: it is registered once two lists lack it, so that no account of a Clouddriver that is starting is
 /// shadowed. One that the list has may be kubesvc's own, whose row was lost.
-fn without_row(situation: &Situation<'_>) -> Step {
-    let Situation { name, listing, attempts, now, .. } = *situation;
-    let Wanted::Registered { uid, version, hash } = situation.wanted else { return Step::Wait(None) };
+fn without_row(situation: &NameSituation<'_>) -> RegistrationStep {
+    let NameSituation { name, listing, attempts, now, .. } = *situation;
+    let Wanted::Registered { uid, version, hash } = situation.wanted else {
+        return RegistrationStep::Wait(None);
+    };
     let row = |account_uid: &str, state, body_hash: Option<&String>| RegisteredRow {
         account_uid: account_uid.to_owned(),
         state,
@@ -384,62 +386,72 @@ fn without_row(situation: &Situation<'_>) -> Step {
         pushed_at: None,
     };
     if listing.lacks(name) && !attempts.is_in_conflict {
-        return Step::Write(row(uid, RowState::Adding, Some(hash)));
+        return RegistrationStep::Write(row(uid, RowState::Adding, Some(hash)));
     }
     if !listing.has(name) && !attempts.is_in_conflict {
-        return Step::Wait(None);
+        return RegistrationStep::Wait(None);
     }
     if attempts.is_in_conflict && now < attempts.next_check && situation.shown().is_none() {
         return situation.check_later();
     }
     match situation.shown() {
-        None => Step::Look,
+        None => RegistrationStep::Look,
         Some(Shown::Own { account_uid, is_as_sent }) if account_uid == uid => {
-            Step::Write(row(uid, RowState::Added, is_as_sent.then_some(hash)))
+            RegistrationStep::Write(row(uid, RowState::Added, is_as_sent.then_some(hash)))
         }
-        Some(Shown::Own { account_uid, .. }) => Step::Write(row(account_uid, RowState::Removing, None)),
-        Some(Shown::Nothing) if listing.lacks(name) => Step::Write(row(uid, RowState::Adding, Some(hash))),
-        Some(Shown::Nothing | Shown::Foreign) => Step::Conflict,
+        Some(Shown::Own { account_uid, .. }) => {
+            RegistrationStep::Write(row(account_uid, RowState::Removing, None))
+        }
+        Some(Shown::Nothing) if listing.lacks(name) => {
+            RegistrationStep::Write(row(uid, RowState::Adding, Some(hash)))
+        }
+        Some(Shown::Nothing | Shown::Foreign) => RegistrationStep::Conflict,
     }
 }
 
 /// A row that is to be stored: the first time by a call that overwrites nothing.
-fn adding(situation: &Situation<'_>, row: &RegisteredRow) -> Step {
-    let Situation { name, listing, attempts, .. } = *situation;
+fn adding(situation: &NameSituation<'_>, row: &RegisteredRow) -> RegistrationStep {
+    let NameSituation { name, listing, attempts, .. } = *situation;
     let may_be_there = row.pushed_at.is_some() || listing.has(name) || attempts.failure.is_some();
     if !may_be_there {
         // Another list may have had it since the row was written.
-        return if listing.lacks(name) { Step::Call(Call::Create) } else { Step::Wait(None) };
+        return if listing.lacks(name) {
+            RegistrationStep::AccountCall(AccountCall::Create)
+        } else {
+            RegistrationStep::Wait(None)
+        };
     }
     match situation.shown() {
-        None => Step::Look,
+        None => RegistrationStep::Look,
         Some(Shown::Own { account_uid, is_as_sent: true }) if *account_uid == row.account_uid => {
-            Step::Write(RegisteredRow { state: RowState::Added, ..row.clone() })
+            RegistrationStep::Write(RegisteredRow { state: RowState::Added, ..row.clone() })
         }
-        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Replace),
-        Some(Shown::Own { account_uid, .. }) => Step::Write(RegisteredRow {
+        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => {
+            RegistrationStep::AccountCall(AccountCall::Replace)
+        }
+        Some(Shown::Own { account_uid, .. }) => RegistrationStep::Write(RegisteredRow {
             account_uid: account_uid.clone(),
             state: RowState::Removing,
             ..row.clone()
         }),
-        Some(Shown::Foreign) => Step::Forget { is_foreign: true },
+        Some(Shown::Foreign) => RegistrationStep::Forget { is_foreign: true },
         // It was stored, and is not shown: that is no reason to store it again.
         Some(Shown::Nothing) if row.pushed_at.is_some() => situation.check_later(),
-        Some(Shown::Nothing) if listing.has(name) => Step::Forget { is_foreign: true },
-        Some(Shown::Nothing) if listing.lacks(name) => Step::Call(Call::Create),
-        Some(Shown::Nothing) => Step::Wait(None),
+        Some(Shown::Nothing) if listing.has(name) => RegistrationStep::Forget { is_foreign: true },
+        Some(Shown::Nothing) if listing.lacks(name) => RegistrationStep::AccountCall(AccountCall::Create),
+        Some(Shown::Nothing) => RegistrationStep::Wait(None),
     }
 }
 
 /// A row that is stored: it is written again when its definition is another one, and looked at from time to time.
-fn added(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &str) -> Step {
+fn added(situation: &NameSituation<'_>, row: &RegisteredRow, version: i32, hash: &str) -> RegistrationStep {
     let is_due = situation.now >= situation.attempts.next_check;
     let is_changed = row.body_hash.as_deref() != Some(hash);
     if !is_due && !is_changed {
         return situation.check_later();
     }
     let written = |state| {
-        Step::Write(RegisteredRow {
+        RegistrationStep::Write(RegisteredRow {
             state,
             body_version: version,
             body_hash: Some(hash.to_owned()),
@@ -447,9 +459,9 @@ fn added(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &st
         })
     };
     match situation.shown() {
-        None => Step::Look,
+        None => RegistrationStep::Look,
         Some(Shown::Own { account_uid, .. }) if *account_uid != row.account_uid => {
-            Step::Forget { is_foreign: true }
+            RegistrationStep::Forget { is_foreign: true }
         }
         Some(Shown::Own { is_as_sent, .. }) => match (is_changed, is_as_sent) {
             (true, true) => written(RowState::Added),
@@ -457,34 +469,36 @@ fn added(situation: &Situation<'_>, row: &RegisteredRow, version: i32, hash: &st
             (false, false) if situation.force => written(RowState::Adding),
             (false, _) => situation.check_later(),
         },
-        Some(Shown::Foreign) => Step::Forget { is_foreign: true },
+        Some(Shown::Foreign) => RegistrationStep::Forget { is_foreign: true },
         Some(Shown::Nothing) => situation.check_later(),
     }
 }
 
 /// A row that is to be deleted: only if it is the one of this account. It is forgotten once two lists lack the name since it
 /// was deleted, or since no row was shown. A row that is not shown may be hidden, so that one that is listed stays.
-fn removing(situation: &Situation<'_>, row: &RegisteredRow) -> Step {
-    let Situation { name, listing, attempts, now, times, .. } = *situation;
+fn removing(situation: &NameSituation<'_>, row: &RegisteredRow) -> RegistrationStep {
+    let NameSituation { name, listing, attempts, now, times, .. } = *situation;
     let gone_since = attempts.removed_since.or(attempts.hidden_since);
     if gone_since.is_some_and(|since| listing.lacks_since(name, since)) {
-        return Step::Forget { is_foreign: false };
+        return RegistrationStep::Forget { is_foreign: false };
     }
     // The name may be listed still for an account of a file, which the row has hidden.
     let given_up_at = attempts.removed_since.map(|since| since + FOREIGN_NAME_POLLS * times.poll);
     if let Some(tick) = given_up_at.filter(|tick| now < *tick) {
-        return Step::Wait(Some(tick));
+        return RegistrationStep::Wait(Some(tick));
     }
     match situation.shown() {
         None => match attempts.hidden_since.zip(attempts.shown.as_ref()) {
             Some((_, (at, _))) if now < at + REMOVAL_INTERVAL && given_up_at.is_none() => {
-                Step::Wait(Some(at + REMOVAL_INTERVAL))
+                RegistrationStep::Wait(Some(at + REMOVAL_INTERVAL))
             }
-            _ => Step::Look,
+            _ => RegistrationStep::Look,
         },
-        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => Step::Call(Call::Delete),
-        Some(Shown::Own { .. } | Shown::Foreign) => Step::Forget { is_foreign: true },
-        Some(Shown::Nothing) if given_up_at.is_some() => Step::Forget { is_foreign: false },
-        Some(Shown::Nothing) => Step::Wait(Some(now + REMOVAL_INTERVAL)),
+        Some(Shown::Own { account_uid, .. }) if *account_uid == row.account_uid => {
+            RegistrationStep::AccountCall(AccountCall::Delete)
+        }
+        Some(Shown::Own { .. } | Shown::Foreign) => RegistrationStep::Forget { is_foreign: true },
+        Some(Shown::Nothing) if given_up_at.is_some() => RegistrationStep::Forget { is_foreign: false },
+        Some(Shown::Nothing) => RegistrationStep::Wait(Some(now + REMOVAL_INTERVAL)),
     }
 }

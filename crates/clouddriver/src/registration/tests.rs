@@ -10,7 +10,7 @@ use kubesvc_core::{DesiredState, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABE
 
 use super::*;
 
-const TIMES: Times = Times { poll: 30, resync: 300 };
+const TIMES: RegistrationTimes = RegistrationTimes { poll: 30, resync: 300 };
 const NAMES: [&str; 4] = ["dev", "prod", "Ünïcode", "with space"];
 
 fn account(name: &str) -> KubesvcAccount {
@@ -36,7 +36,7 @@ fn settings() -> RegistrationSettings {
 fn a_definition_names_files_alone_and_says_whose_it_is() {
     let mut account = account("prod");
     account.spec.namespaces = vec!["web".to_owned()];
-    let sent = SentDefinition::of(&account, &settings(), Some(&["other".to_owned()]), BODY_VERSION);
+    let sent = RegisteredDefinition::of(&account, &settings(), Some(&["other".to_owned()]), BODY_VERSION);
     let kubeconfig: Value =
         serde_json::from_str(sent.fields["kubeconfigContents"].as_str().expect("text")).expect("JSON");
     assert_eq!(
@@ -54,19 +54,19 @@ fn a_definition_names_files_alone_and_says_whose_it_is() {
     assert!(!sent.fields.contains_key("environment"));
 
     account.metadata.resource_version = Some("9".to_owned());
-    assert_eq!(SentDefinition::of(&account, &settings(), None, BODY_VERSION).hash, sent.hash);
+    assert_eq!(RegisteredDefinition::of(&account, &settings(), None, BODY_VERSION).hash, sent.hash);
     account.spec.environment = Some("live".to_owned());
-    assert_ne!(SentDefinition::of(&account, &settings(), None, BODY_VERSION).hash, sent.hash);
+    assert_ne!(RegisteredDefinition::of(&account, &settings(), None, BODY_VERSION).hash, sent.hash);
 }
 
 #[test]
 fn namespaces_that_were_found_are_sent_for_an_account_that_names_none() {
     let found = ["a".to_owned(), "b".to_owned()];
-    let sent = SentDefinition::of(&account("prod"), &settings(), Some(&found), BODY_VERSION);
+    let sent = RegisteredDefinition::of(&account("prod"), &settings(), Some(&found), BODY_VERSION);
     assert_eq!(sent.fields["namespaces"], json!(["a", "b"]));
     let mut omitting = account("prod");
     omitting.spec.omit_namespaces = vec!["kube-system".to_owned()];
-    let sent = SentDefinition::of(&omitting, &settings(), Some(&found), BODY_VERSION);
+    let sent = RegisteredDefinition::of(&omitting, &settings(), Some(&found), BODY_VERSION);
     assert_eq!(
         (&sent.fields["namespaces"], &sent.fields["omitNamespaces"]),
         (&json!([]), &json!(["kube-system"]))
@@ -96,7 +96,7 @@ fn only_a_mark_of_three_parts_is_ours() {
 
 #[test]
 fn a_field_that_was_not_sent_is_no_difference_and_an_empty_one_may_be_left_out() {
-    let sent = SentDefinition::of(&account("prod"), &settings(), None, BODY_VERSION);
+    let sent = RegisteredDefinition::of(&account("prod"), &settings(), None, BODY_VERSION);
     let mut shown = sent.fields.clone();
     shown.insert("cacheThreads".to_owned(), json!(1));
     shown.remove("kinds");
@@ -149,7 +149,7 @@ fn only_migrated_accounts_say_whether_clouddriver_has_them_too() {
     let mut migrated = account("prod");
     fn of(
         account: &KubesvcAccount,
-        listing: Option<&Listing>,
+        listing: Option<&LoadedNames>,
         is_own: bool,
     ) -> Option<(Option<bool>, &'static str)> {
         match also_condition(account, listing, is_own) {
@@ -157,7 +157,7 @@ fn only_migrated_accounts_say_whether_clouddriver_has_them_too() {
             Fact::Unknown => Some((None, "not known")),
         }
     }
-    let mut listing = Listing::default();
+    let mut listing = LoadedNames::default();
     assert_eq!(of(&migrated, Some(&listing), false), None);
     migrated.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_MIGRATED.to_owned())].into());
     assert_eq!(of(&migrated, None, false), Some((None, "NoClouddriver")));
@@ -235,16 +235,23 @@ impl Clouddriver {
         })
     }
 
-    fn call(&mut self, now: Tick, call: Call, name: &str, uid: &str, hash: &str) -> Result<(), CallFailure> {
+    fn call(
+        &mut self,
+        now: Tick,
+        call: AccountCall,
+        name: &str,
+        uid: &str,
+        hash: &str,
+    ) -> Result<(), CallFailure> {
         if self.is_down {
             return Err(Self::down());
         }
-        if call != Call::Delete && self.rejected.contains(hash) {
+        if call != AccountCall::Delete && self.rejected.contains(hash) {
             return Err(CallFailure { kind: FailureKind::Rejected, message: "it is bad".to_owned() });
         }
         let sent = StoredRow::Own { uid: uid.to_owned(), hash: hash.to_owned() };
         match call {
-            Call::Create => {
+            AccountCall::Create => {
                 // A Clouddriver that takes longer than two lists to load cannot be told from an empty one.
                 let is_of_a_file =
                     self.files.get(name).is_some_and(|since| since.max(&self.starts_until) + 90 < now);
@@ -255,11 +262,11 @@ impl Clouddriver {
                 }
                 self.rows.insert(name.to_owned(), sent);
             }
-            Call::Replace => {
+            AccountCall::Replace => {
                 let before = self.rows.insert(name.to_owned(), sent);
                 assert!(!matches!(before, Some(StoredRow::Foreign(_))), "a foreign row was overwritten");
             }
-            Call::Delete => {
+            AccountCall::Delete => {
                 let before = self.rows.remove(name);
                 assert!(!matches!(before, Some(StoredRow::Foreign(_))), "a foreign row was deleted");
             }
@@ -274,7 +281,7 @@ impl Clouddriver {
 struct Operator {
     table: BTreeMap<String, RegisteredRow>,
     attempts: BTreeMap<String, Attempts>,
-    listing: Listing,
+    listing: LoadedNames,
     wanted: BTreeMap<String, Wanted>,
 }
 
@@ -294,10 +301,10 @@ impl World {
         self
     }
 
-    fn step(&self, name: &str) -> Step {
+    fn step(&self, name: &str) -> RegistrationStep {
         let operator = &self.operator;
         let fresh = Attempts::default();
-        next_step(&Situation {
+        next_step(&NameSituation {
             now: self.now,
             times: TIMES,
             force: false,
@@ -321,28 +328,28 @@ impl World {
             };
             let attempts = self.operator.attempts.entry(name.to_owned()).or_default();
             match step {
-                Step::Wait(_) => return,
+                RegistrationStep::Wait(_) => return,
                 _ if steps == most => return,
-                Step::Write(row) => {
+                RegistrationStep::Write(row) => {
                     attempts.row_written(now, TIMES, &row);
                     self.operator.table.insert(name.to_owned(), row);
                 }
-                Step::Forget { is_foreign } => {
+                RegistrationStep::Forget { is_foreign } => {
                     attempts.row_forgotten(now, TIMES, is_foreign);
                     self.operator.table.remove(name);
                 }
-                Step::Conflict => attempts.met_conflict(now, TIMES),
-                Step::Look => match self.clouddriver.show(name, hash) {
+                RegistrationStep::Conflict => attempts.met_conflict(now, TIMES),
+                RegistrationStep::Look => match self.clouddriver.show(name, hash) {
                     Ok(shown) => attempts.looked(now, TIMES, shown, hash),
                     Err(failure) => attempts.failed(now, None, failure),
                 },
-                Step::Call(call) => {
+                RegistrationStep::AccountCall(call) => {
                     match self.clouddriver.call(now, call, name, uid, hash.unwrap_or_default()) {
                         Ok(()) => {
                             attempts.succeeded(now, TIMES, call);
                             let row =
                                 self.operator.table.get_mut(name).expect("it is committed before the call");
-                            if call != Call::Delete {
+                            if call != AccountCall::Delete {
                                 (row.state, row.pushed_at) = (RowState::Added, Some(1));
                             }
                         }
@@ -381,13 +388,13 @@ impl World {
 
     /// Another replica leads: what was in memory is lost.
     fn change_leader(&mut self) {
-        (self.operator.attempts, self.operator.listing) = (BTreeMap::new(), Listing::default());
+        (self.operator.attempts, self.operator.listing) = (BTreeMap::new(), LoadedNames::default());
     }
 
     fn condition_of(&self, name: &str) -> Fact<Option<(bool, &'static str)>> {
         let account = account(name);
         let fresh = Attempts::default();
-        let situation = Situation {
+        let situation = NameSituation {
             now: self.now,
             times: TIMES,
             force: false,
@@ -591,7 +598,7 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
         kind: "Rollout.argoproj.io".to_owned(),
         scope: Some(Scope::Namespaced),
     }];
-    let mut listing = Listing::default();
+    let mut listing = LoadedNames::default();
     for at in [10, 40] {
         listing.read(at, HashSet::from(["prod".to_owned()]));
     }
@@ -605,7 +612,7 @@ fn the_condition_names_what_has_no_effect_and_whether_the_poller_is_off() {
         pushed_at: Some(1),
     };
     let wanted = registered("h");
-    let situation = |listing, name| Situation {
+    let situation = |listing, name| NameSituation {
         now: 50,
         times: TIMES,
         force: false,

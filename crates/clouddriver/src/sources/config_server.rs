@@ -29,7 +29,14 @@ pub fn read_config_server(
         source.and_then(|source| node(source, MAX_DEPTH)).map(Arc::new)
     });
     let Some(properties) = properties.collect::<Option<Vec<_>>>() else { return Err(fault) };
-    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), Completeness::Complete))
+    // It answers so for an application, a profile or a label that it does not have.
+    let completeness = match properties.is_empty() {
+        true => Completeness::Incomplete(
+            "the config server has no properties for this application, profile and label".to_owned(),
+        ),
+        false => Completeness::Complete,
+    };
+    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), completeness))
 }
 
 /// A JSON value, with numbers and flags as texts; `None` if it is nested too deep.

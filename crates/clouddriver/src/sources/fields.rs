@@ -186,11 +186,15 @@ fn value(
 fn texts(property: &Property<'_>, path: &str, resolver: &mut dyn Resolve) -> Result<Vec<Value>, String> {
     if let Some(text) = property.text() {
         let text = resolver.resolve(path, text)?;
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        return Ok(items.map(|item| Value::String(item.to_owned())).collect());
+        if text.trim().is_empty() {
+            return Ok(Vec::new());
+        }
+        return Ok(text.split(',').map(|item| Value::String(item.trim().to_owned())).collect());
     }
     let Some(items) = property.items() else { return Err(format!("{path} is not a list")) };
-    let read = items.into_iter().filter(|(_, item)| !item.is_null()).map(|(at, item)| match item.text() {
+    // A blank item is kept as it is read, to be refused: without it, a list of one would mean everything.
+    let read = items.into_iter().map(|(at, item)| match item.text() {
+        None if item.is_null() => Ok(Value::String(String::new())),
         Some(text) => resolver.resolve(path, text).map(Value::String),
         None => Err(format!("{path}[{at}] is not text")),
     });

@@ -88,7 +88,38 @@ pub fn read_files(
     }
     // Later documents and files are above earlier ones.
     properties.reverse();
-    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), Completeness::Complete))
+    let completeness =
+        elsewhere(&properties, profiles).map_or(Completeness::Complete, Completeness::Incomplete);
+    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), completeness))
+}
+
+/// Why the files may not be all that Clouddriver reads; `None`: they are.
+fn elsewhere(properties: &[Arc<PropertyNode>], profiles: &[String]) -> Option<String> {
+    let values = |key: &str| {
+        let mut values = Vec::new();
+        for one in properties {
+            below(one, &steps(key), &mut |_, node| texts(node, &mut values));
+        }
+        values
+    };
+    if !values("spring.config.import").is_empty() {
+        return Some("spring.config.import names further files, which are not read: list them".to_owned());
+    }
+    let active = ["spring.profiles.active", "spring.profiles.include"].map(values).concat();
+    let unknown = active.iter().find(|profile| !is_active(profile, profiles))?;
+    let shown: String = unknown.chars().filter(|one| !one.is_control()).take(64).collect();
+    Some(format!("the files activate the profile {shown:?}: name it in the source's profile"))
+}
+
+/// The texts of a value, those with commas split.
+fn texts(node: &PropertyNode, found: &mut Vec<String>) {
+    match node {
+        PropertyNode::Text(text) => {
+            found.extend(text.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()));
+        }
+        PropertyNode::List(items) => items.iter().for_each(|item| texts(item, found)),
+        PropertyNode::Null | PropertyNode::Map(_) => {}
+    }
 }
 
 fn fault(file: &NamedText, why: &str) -> SourceFault {

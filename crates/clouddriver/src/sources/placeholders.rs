@@ -11,6 +11,8 @@ use super::yaml::PropertyNode;
 const MAX_DEPTH: usize = 16;
 /// Maximum number of bytes that one text may have.
 const MAX_TEXT_BYTES: usize = 1 << 20;
+/// Maximum number of bytes that all texts of a source with placeholders may have together.
+const MAX_SOURCE_BYTES: usize = 32 << 20;
 /// Maximum number of placeholders in one text, those in their values included.
 const MAX_RESOLVED: usize = 1000;
 /// Maximum number of different keys in a source.
@@ -23,6 +25,8 @@ pub(super) struct Placeholders<'n> {
     properties: &'n [Arc<PropertyNode>],
     vars: &'n BTreeMap<String, String>,
     known: HashMap<String, Option<&'n str>>,
+    /// Bytes of the texts so far.
+    bytes: usize,
 }
 
 /// The resolution of one text.
@@ -37,7 +41,7 @@ struct Resolution<'f> {
 
 impl<'n> Placeholders<'n> {
     pub(super) fn new(properties: &'n [Arc<PropertyNode>], vars: &'n BTreeMap<String, String>) -> Self {
-        Self { properties, vars, known: HashMap::new() }
+        Self { properties, vars, known: HashMap::new(), bytes: 0 }
     }
 
     /// The text of a field without placeholders.
@@ -49,7 +53,14 @@ impl<'n> Placeholders<'n> {
             return Ok(text.to_owned());
         }
         let mut resolution = Resolution { field, stack: Vec::new(), depth: 0, resolved: 0, bytes: 0 };
-        self.text(text, &mut resolution)
+        let text = self.text(text, &mut resolution)?;
+        self.bytes = self.bytes.saturating_add(text.len());
+        match self.bytes <= MAX_SOURCE_BYTES {
+            true => Ok(text),
+            false => Err(format!(
+                "{field}: the texts of the source have over 32 MiB with their placeholders filled in"
+            )),
+        }
     }
 
     fn text(&mut self, text: &str, resolution: &mut Resolution<'_>) -> Result<String, String> {
@@ -78,18 +89,19 @@ impl<'n> Placeholders<'n> {
         if resolution.resolved > MAX_RESOLVED {
             return Err(format!("{field} has more than {MAX_RESOLVED} placeholders"));
         }
-        let (key, default) = split_default(inside);
-        // The key may hold placeholders itself.
-        let key = self.inner(key, resolution)?.trim().to_owned();
+        let (written, default) = split_default(inside);
+        // The key may hold placeholders itself, whose values are not repeated.
+        let key = self.inner(written, resolution)?.trim().to_owned();
+        let said = |field: &str| if written.contains("${") { String::new() } else { said(field, &key) };
         if resolution.stack.contains(&key) {
-            return Err(format!("{field} has a placeholder{} that refers to itself", said(field, &key)));
+            return Err(format!("{field} has a placeholder{} that refers to itself", said(field)));
         }
         let Some(value) = self.value(&key)?.map(str::to_owned) else {
             return match default {
                 Some(default) => self.inner(default, resolution),
                 None => Err(format!(
                     "{field} has a placeholder{} without a value: add it to kubesvc.clouddriver.vars",
-                    said(field, &key)
+                    said(field)
                 )),
             };
         };

@@ -30,11 +30,18 @@ impl PathStep<'_> {
     }
 }
 
-/// The steps of a key: `a.b[0].c` has four. A name in brackets may hold dots, as in `labels[a.b]`.
+/// Maximum number of steps of a key. No setting of Clouddriver has as many; each is a level of nesting.
+const MAX_STEPS: usize = 24;
+
+/// The steps of a key: `a.b[0].c` has four. A name in brackets may hold dots, as in `labels[a.b]`. A key with more than
+/// [`MAX_STEPS`] is one name that nothing asks for.
 pub(super) fn steps(key: &str) -> Vec<PathStep<'_>> {
     let mut steps = Vec::new();
     let mut rest = key;
     while !rest.is_empty() {
+        if steps.len() == MAX_STEPS {
+            return vec![PathStep::Name(key)];
+        }
         if let Some((inside, after)) = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             let index = inside.parse().ok().filter(|index| *index <= MAX_INDEX);
             steps.push(index.map_or(PathStep::Name(inside), PathStep::Index));

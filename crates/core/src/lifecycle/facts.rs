@@ -408,7 +408,8 @@ impl<'a> Facts<'a> {
     /// against that.
     pub(super) fn credential_on_clouddriver(&self) -> Option<&str> {
         let is_said = conditions::find(&self.status.conditions, CREDENTIAL_AVAILABLE).is_some();
-        let was_never_read = self.status.conditions.is_empty() || self.state() == State::Inactive;
+        let was_never_read = self.status.conditions.is_empty()
+            || (self.state() == State::Inactive && self.status.epoch.is_none());
         let is_missing = match &self.observation.credential {
             Fact::Known(Ok(_)) => false,
             Fact::Known(Err(failure)) => failure.class == FailureClass::FileOnClouddriver,

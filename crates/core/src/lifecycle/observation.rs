@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::credential_expiry::CredentialExpiry;
 use crate::failure::Failure;
 use crate::ids::{AgentId, AgentKey, ZoneId};
-use crate::registration::Registration;
+use crate::registration::ClouddriverFacts;
 use crate::{BootId, CachingEpoch, GrantEpoch, Installation, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
@@ -298,5 +298,5 @@ pub struct Observation<'a> {
     /// not. Whether the Secret exists by now, the credential says.
     pub clouddriver_file: Option<String>,
     /// The account's registration in Clouddriver; absent: accounts are not registered there.
-    pub registration: Option<Registration>,
+    pub registration: Option<ClouddriverFacts>,
 }

@@ -57,7 +57,6 @@ fn a_path_is_mapped_by_the_longest_root_that_can_have_it() {
     assert_eq!(mapped("/one/config"), ("mounted file", owned.clone()));
     for unmapped in [
         "/home/spinnakerx/config",
-        "home/spinnaker/config",
         "/secrets/a/b",
         "/secrets",
         "/secrets/ä",
@@ -67,10 +66,19 @@ fn a_path_is_mapped_by_the_longest_root_that_can_have_it() {
     ] {
         assert_eq!(mapped(unmapped), ("file on Clouddriver", owned.clone()), "{unmapped}");
     }
+    for text in [
+        "home/spinnaker/config",
+        r#"{"apiVersion":"v1","users":[{"user":{"token":"hunter2"}}]}"#,
+        "https://me:hunter2@host/kubeconfig",
+        "/kubeconfig?token=hunter2",
+    ] {
+        let refusal = of_path(text).account.err().expect(text).to_string();
+        assert!(refusal.contains("is no path") && !refusal.contains("hunter2"), "{refusal}");
+    }
     let path = of_path("/home/spinnaker/x/config").account.map(|account| account.credential);
-    assert!(matches!(path, Ok(Credential::MountedFile(path)) if path == "/mnt/home/x/config"));
+    assert!(matches!(path, Ok(EntryCredential::MountedFile(path)) if path == "/mnt/home/x/config"));
     let file = of_path("/one/config").account.map(|account| account.credential);
-    assert!(matches!(file, Ok(Credential::MountedFile(path)) if path == "/mnt/one"));
+    assert!(matches!(file, Ok(EntryCredential::MountedFile(path)) if path == "/mnt/one"));
 }
 
 #[test]
@@ -95,7 +103,7 @@ fn a_file_that_only_clouddriver_has_is_an_inactive_account_that_says_so() {
         assert!(message.contains(part), "{message}");
     }
     assert_eq!(restored(&object)["kubeconfigFile"], "/home/x/config");
-    object.spec.kubeconfig = Credential::AgentFile("/opt/x".to_owned()).in_spec("spinnaker", "prod");
+    object.spec.kubeconfig = EntryCredential::AgentFile("/opt/x".to_owned()).in_spec("spinnaker", "prod");
     assert_eq!(file_on_clouddriver(&object), None, "its spec names another source");
     let contents = account(&json!({"kubeconfigContents": kubeconfig("{token: t}")})).object;
     assert_eq!(file_on_clouddriver(&contents), None);
@@ -105,7 +113,7 @@ fn a_file_that_only_clouddriver_has_is_an_inactive_account_that_says_so() {
 fn contents_go_beside_the_object_and_a_file_goes_before_them() {
     let contents = kubeconfig("{token: t0ps3cret}");
     let MigratedAccount { object, credential } = account(&json!({"kubeconfigContents": contents}));
-    assert!(matches!(&credential, Credential::Contents(given) if given.expose_secret() == contents));
+    assert!(matches!(&credential, EntryCredential::Contents(given) if given.expose_secret() == contents));
     assert_eq!(
         object.spec.kubeconfig.secret_ref.as_ref().map(|secret| secret.name.as_str()),
         Some("prod-kubeconfig")
@@ -191,6 +199,7 @@ fn no_credential_of_an_entry_is_in_its_object_or_report() {
         "apiToken": "CANARY", "pass_word": "CANARY", "nested": {"list": [{"client-key": "CANARY"}]},
         "note": "-----BEGIN CANARY", "proxy": "http://user:CANARY@proxy", "jwt": "eyJhbGciCANARY",
         "reference": "encrypted:noop!v:CANARY", "lines": "a\nCANARY", "long": format!("{}CANARY", "x".repeat(256)),
+        "dsn": "sa:CANARY@db", "connection": "Uid=sa;Pwd=CANARY", "webhook": "https://hooks.example.com/T0/CANARY",
         "flags": "--token=CANARY", "kept": "encrypted:vault!e:a!k:b",
     });
     let conversion = converted(&definition);

@@ -31,7 +31,7 @@ pub(super) struct Sim {
     pub(super) now: Tick,
     leader: usize,
     spec: KubesvcMigrationSpec,
-    selection: Selection,
+    selection: MigrationSelection,
     rules: MigrationRules,
     generation: i64,
     force: bool,
@@ -49,7 +49,7 @@ pub(super) struct Sim {
     absent_reads: BTreeMap<&'static str, u32>,
     pub(super) status: Option<KubesvcMigrationStatus>,
     last_write: Option<Tick>,
-    pub(super) progress: Progress,
+    pub(super) progress: MigrationProgress,
 }
 
 pub(super) type Checked = Result<(), String>;
@@ -79,7 +79,7 @@ impl Sim {
         Self {
             now: 0,
             leader: 0,
-            selection: Selection::compile(&spec).expect("it compiles"),
+            selection: MigrationSelection::compile(&spec).expect("it compiles"),
             spec,
             rules,
             generation: 1,
@@ -96,7 +96,7 @@ impl Sim {
             absent_reads: BTreeMap::new(),
             status: None,
             last_write: None,
-            progress: Progress::default(),
+            progress: MigrationProgress::default(),
         }
     }
 
@@ -150,8 +150,8 @@ impl Sim {
             })
             .collect();
         let names = ["s0", "s1"];
-        let snapshots: Vec<SourceSnapshot<'_>> = (0..2)
-            .map(|source| SourceSnapshot {
+        let snapshots: Vec<PlannedSource<'_>> = (0..2)
+            .map(|source| PlannedSource {
                 name: names[source],
                 entries: &entries[source],
                 coverage: self.coverage[source],
@@ -161,12 +161,12 @@ impl Sim {
         plan(&self.selection, &snapshots, exists, &self.declined, SETTINGS, self.reads)
     }
 
-    fn decide(&mut self) -> Result<(Decision, Plan), String> {
+    fn decide(&mut self) -> Result<(MigrationDecision, Plan), String> {
         let plan = self.plan();
         let facts: BTreeMap<String, AccountFact> =
             self.accounts.iter().map(|(name, account)| ((*name).to_owned(), account.fact.clone())).collect();
         let retry = (self.retry > 0).then(|| self.retry.to_string());
-        let observation = Observation {
+        let observation = MigrationObservation {
             migration: MIGRATION,
             generation: self.generation,
             retry: retry.as_deref(),
@@ -186,7 +186,7 @@ impl Sim {
             decide(&observation, &mut again) == decision && again == self.progress,
             "it decides otherwise",
         )?;
-        if let Some(Action::WriteStatus(status)) = &decision.action {
+        if let Some(MigrationAction::WriteStatus(status)) = &decision.action {
             check(self.last_write != Some(self.now), "a second status in a second")?;
             check(self.status.as_ref() != Some(status), "a status that says nothing new")?;
             check(status.done <= status.total && status.notable.len() <= 16, format!("{status:?}"))?;
@@ -195,31 +195,31 @@ impl Sim {
     }
 
     /// Acts on the first accounts of an action.
-    fn act(&mut self, action: &Action, plan: &Plan, acts_on: usize) -> Checked {
+    fn act(&mut self, action: &MigrationAction, plan: &Plan, acts_on: usize) -> Checked {
         match action {
-            Action::WriteStatus(status) => {
+            MigrationAction::WriteStatus(status) => {
                 self.last_write = Some(self.now);
                 if acts_on > 0 {
                     self.status = Some((**status).clone());
                 }
                 Ok(())
             }
-            Action::Create(names) => {
+            MigrationAction::Create(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.created(name_of(name), plan))
             }
-            Action::Activate(names) => {
+            MigrationAction::Activate(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.activated(name_of(name)))
             }
-            Action::Update(names) => {
+            MigrationAction::Update(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.updated(name_of(name), plan))
             }
-            Action::Deactivate(names) => {
+            MigrationAction::Deactivate(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.taken_back(name_of(name), false))
             }
-            Action::Delete(names) => {
+            MigrationAction::Delete(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.taken_back(name_of(name), true))
             }
-            Action::Decline(names) => {
+            MigrationAction::Decline(names) => {
                 names.iter().take(acts_on).try_for_each(|name| self.declined(name_of(name), plan))
             }
         }
@@ -411,7 +411,7 @@ impl Sim {
             Edit::OnChange(change) => self.rules.on_source_change = change,
             Edit::OnRemoval(removal) => self.rules.on_source_removal = removal,
         }
-        self.selection = Selection::compile(&self.spec).expect("it compiles");
+        self.selection = MigrationSelection::compile(&self.spec).expect("it compiles");
     }
 
     fn vanish(&mut self, name: &'static str) {
@@ -437,7 +437,7 @@ impl Sim {
                 decision.action.iter().try_for_each(|action| self.act(action, &plan, *acts_on))?;
             }
             MigrationStep::NewLeader => {
-                self.progress = Progress::default();
+                self.progress = MigrationProgress::default();
                 self.leader += 1;
                 self.last_write = None;
             }
@@ -538,6 +538,6 @@ impl Sim {
             }
         }
         let (decision, _) = self.decide()?;
-        check(decision == Decision::default(), format!("it does not rest: {decision:?}"))
+        check(decision == MigrationDecision::default(), format!("it does not rest: {decision:?}"))
     }
 }

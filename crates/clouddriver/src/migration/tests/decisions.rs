@@ -21,7 +21,7 @@ struct Bench {
     accounts: BTreeMap<String, AccountFact>,
     declined: DeclinedNames,
     status: Option<KubesvcMigrationStatus>,
-    progress: Progress,
+    progress: MigrationProgress,
     generation: i64,
     retry: Option<String>,
     read: u64,
@@ -37,7 +37,7 @@ impl Bench {
             accounts: BTreeMap::new(),
             declined: DeclinedNames::default(),
             status: None,
-            progress: Progress::default(),
+            progress: MigrationProgress::default(),
             generation: 1,
             retry: None,
             read: 1,
@@ -51,19 +51,19 @@ impl Bench {
     }
 
     fn plan(&self) -> Plan {
-        let source = SourceSnapshot { name: "sql", entries: &self.entries, coverage: self.coverage };
+        let source = PlannedSource { name: "sql", entries: &self.entries, coverage: self.coverage };
         let exists = |name: &str| self.accounts.contains_key(name);
         plan(&selection(&self.spec), &[source], exists, &self.declined, SETTINGS, self.read)
     }
 
     /// The next action that is not a write of the status.
-    fn next(&mut self) -> Option<Action> {
+    fn next(&mut self) -> Option<MigrationAction> {
         for _ in 0..10 {
             self.now += 1;
             let plan = self.plan();
             let spec = spec(&self.spec);
             let (rules, selection) = (MigrationRules::from(&spec), selection(&self.spec));
-            let observation = Observation {
+            let observation = MigrationObservation {
                 migration: "m",
                 generation: self.generation,
                 retry: self.retry.as_deref(),
@@ -78,7 +78,7 @@ impl Bench {
                 time: &Time(Timestamp::UNIX_EPOCH),
             };
             match decide(&observation, &mut self.progress).action {
-                Some(Action::WriteStatus(status)) => self.status = Some(*status),
+                Some(MigrationAction::WriteStatus(status)) => self.status = Some(*status),
                 Some(action) => {
                     self.act(&action, &plan);
                     return Some(action);
@@ -89,25 +89,25 @@ impl Bench {
         unreachable!("the status is written for ever: {:?}", self.status)
     }
 
-    fn act(&mut self, action: &Action, plan: &Plan) {
+    fn act(&mut self, action: &MigrationAction, plan: &Plan) {
         match action {
-            Action::Create(names) => {
+            MigrationAction::Create(names) => {
                 for name in names {
                     let mut object = plan.accounts[name].account.as_ref().expect("an account").object.clone();
                     mark(&mut object, "m");
                     self.accounts.insert(name.clone(), AccountFact::of(&object, true));
                 }
             }
-            Action::Activate(names) => self.set(names, DesiredState::Active, State::Activating),
-            Action::Deactivate(names) => self.set(names, DesiredState::Inactive, State::Inactive),
-            Action::Delete(names) => names.iter().for_each(|name| drop(self.accounts.remove(name))),
-            Action::Decline(names) => {
+            MigrationAction::Activate(names) => self.set(names, DesiredState::Active, State::Activating),
+            MigrationAction::Deactivate(names) => self.set(names, DesiredState::Inactive, State::Inactive),
+            MigrationAction::Delete(names) => names.iter().for_each(|name| drop(self.accounts.remove(name))),
+            MigrationAction::Decline(names) => {
                 for name in names {
                     let hash = plan.accounts[name].hash.as_deref().expect("an entry");
                     self.declined.add(name, hash).expect("there is room");
                 }
             }
-            Action::Update(_) | Action::WriteStatus(_) => {}
+            MigrationAction::Update(_) | MigrationAction::WriteStatus(_) => {}
         }
     }
 
@@ -125,7 +125,7 @@ impl Bench {
     }
 
     /// Runs until nothing is left to do now; agents succeed.
-    fn run(&mut self) -> Vec<Action> {
+    fn run(&mut self) -> Vec<MigrationAction> {
         let mut actions = Vec::new();
         while let Some(action) = self.next() {
             actions.push(action);
@@ -141,9 +141,9 @@ impl Bench {
     }
 }
 
-fn names(action: Option<Action>) -> usize {
+fn names(action: Option<MigrationAction>) -> usize {
     match action {
-        Some(Action::Create(names) | Action::Activate(names)) => names.len(),
+        Some(MigrationAction::Create(names) | MigrationAction::Activate(names)) => names.len(),
         _ => 0,
     }
 }
@@ -151,8 +151,8 @@ fn names(action: Option<Action>) -> usize {
 #[test]
 fn a_wave_is_created_activated_and_soaks_before_the_next_one() {
     let mut bench = Bench::new(20, json!({"patterns": ["a.*"], "wave": {"size": "10%", "soak": "30s"}}));
-    assert!(matches!(bench.next(), Some(Action::Create(names)) if names == ["a000", "a001"]));
-    assert!(matches!(bench.next(), Some(Action::Activate(names)) if names == ["a000", "a001"]));
+    assert!(matches!(bench.next(), Some(MigrationAction::Create(names)) if names == ["a000", "a001"]));
+    assert!(matches!(bench.next(), Some(MigrationAction::Activate(names)) if names == ["a000", "a001"]));
     assert_eq!(bench.next(), None);
     assert_eq!(bench.shown(), (MigrationPhase::Running, "Running"));
     bench.settle(State::Active);
@@ -203,7 +203,7 @@ fn too_many_failures_pause_until_a_person_resumes() {
     assert_eq!((status.failed, status.notable.len()), (3, 3));
     assert!(status.conditions.iter().any(|one| one.type_ == "Stalled" && one.status == "True"));
     // Another leader knows it from the status.
-    bench.progress = Progress::default();
+    bench.progress = MigrationProgress::default();
     assert_eq!(bench.next(), None);
     assert_eq!(bench.shown(), (MigrationPhase::Paused, "TooManyFailed"));
     bench.retry = Some("now".to_owned());
@@ -234,7 +234,7 @@ fn a_failed_account_that_is_tried_again_holds_up_neither_its_wave_nor_others() {
     assert_eq!(bench.next(), None);
     set(&mut bench, "a000", State::Activating);
     set(&mut bench, "a001", State::Active);
-    assert!(matches!(bench.next(), Some(Action::Create(names)) if names == ["a002", "a003"]));
+    assert!(matches!(bench.next(), Some(MigrationAction::Create(names)) if names == ["a002", "a003"]));
     assert_eq!(names(bench.next()), 2, "the account that is tried again takes no place");
     bench.settle(State::Active);
     assert_eq!(bench.next(), None);
@@ -246,7 +246,7 @@ fn a_pause_by_a_person_is_between_two_accounts() {
     let mut bench = Bench::new(10, json!({"patterns": ["a.*"], "wave": {"size": 2}}));
     assert_eq!(names(bench.next()), 2);
     bench.edit("paused", json!(true));
-    assert!(matches!(bench.next(), Some(Action::Activate(_))), "what was created is activated");
+    assert!(matches!(bench.next(), Some(MigrationAction::Activate(_))), "what was created is activated");
     assert_eq!(bench.next(), None);
     bench.settle(State::Active);
     bench.now += 100;
@@ -266,7 +266,7 @@ fn a_pause_by_a_person_is_between_two_accounts() {
 fn accounts_are_only_created_if_they_are_not_to_be_activated() {
     let mut bench = Bench::new(5, json!({"patterns": ["a.*"], "activate": false}));
     let actions = bench.run();
-    assert!(actions.iter().all(|action| matches!(action, Action::Create(_))), "{actions:?}");
+    assert!(actions.iter().all(|action| matches!(action, MigrationAction::Create(_))), "{actions:?}");
     assert_eq!((bench.accounts.len(), bench.shown().0), (5, MigrationPhase::Complete));
     bench.edit("activate", json!(true));
     while bench.shown().0 != MigrationPhase::Complete
@@ -306,7 +306,7 @@ fn a_deleted_account_is_declined_and_the_bound_pauses() {
     let mut bench = Bench::new(2, json!({"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}}));
     bench.run();
     bench.accounts.remove("a000");
-    assert!(matches!(bench.next(), Some(Action::Decline(names)) if names == ["a000"]));
+    assert!(matches!(bench.next(), Some(MigrationAction::Decline(names)) if names == ["a000"]));
     assert_eq!(bench.run(), []);
     assert_eq!(bench.shown().0, MigrationPhase::Complete);
     bench.edit("names", json!(["a000"]));
@@ -337,7 +337,7 @@ fn a_removal_needs_two_complete_reads_and_a_mass_removal_a_person() {
     }
     bench.read += 1;
     let actions = bench.run();
-    assert_eq!(actions, [Action::Delete(vec!["a018".to_owned(), "a019".to_owned()])]);
+    assert_eq!(actions, [MigrationAction::Delete(vec!["a018".to_owned(), "a019".to_owned()])]);
     bench.entries.extend(two);
     bench.run();
     assert_eq!(bench.accounts.len(), 20, "what the migration deleted is not declined");
@@ -349,7 +349,7 @@ fn a_removal_needs_two_complete_reads_and_a_mass_removal_a_person() {
     assert_eq!(bench.shown(), (MigrationPhase::Paused, "MassRemoval"));
     bench.edit("onSourceRemoval", json!("deactivate"));
     let actions = bench.run();
-    assert!(matches!(&actions[..], [Action::Deactivate(names)] if names.len() == 3), "{actions:?}");
+    assert!(matches!(&actions[..], [MigrationAction::Deactivate(names)] if names.len() == 3), "{actions:?}");
 }
 
 #[test]
@@ -360,7 +360,7 @@ fn a_roll_back_leaves_what_somebody_changed_and_what_the_sources_no_longer_have(
     bench.entries.remove(2);
     bench.edit("rollback", json!("deactivate"));
     let actions = bench.run();
-    assert_eq!(actions, [Action::Deactivate(vec!["a000".to_owned(), "a003".to_owned()])]);
+    assert_eq!(actions, [MigrationAction::Deactivate(vec!["a000".to_owned(), "a003".to_owned()])]);
     assert_eq!(bench.shown(), (MigrationPhase::Complete, "RolledBack"));
     let status = bench.status.clone().expect("a status");
     assert!(status.conditions[0].message.contains("kubesvc.io/force-rollback"), "{status:?}");
@@ -385,11 +385,11 @@ fn a_creation_that_the_api_server_refuses_counts_as_failed_until_its_entry_chang
 
 #[test]
 fn a_selection_that_cannot_be_used_stops_everything() {
-    let mut progress = Progress::default();
+    let mut progress = MigrationProgress::default();
     let spec = spec(&json!({"patterns": ["("]}));
-    let error = Selection::compile(&spec).err().expect("it does not compile");
+    let error = MigrationSelection::compile(&spec).err().expect("it does not compile");
     let (accounts, declined) = (BTreeMap::new(), DeclinedNames::default());
-    let observation = Observation {
+    let observation = MigrationObservation {
         migration: "m",
         generation: 1,
         retry: None,
@@ -403,7 +403,7 @@ fn a_selection_that_cannot_be_used_stops_everything() {
         now: 1,
         time: &Time(Timestamp::UNIX_EPOCH),
     };
-    let Some(Action::WriteStatus(status)) = decide(&observation, &mut progress).action else {
+    let Some(MigrationAction::WriteStatus(status)) = decide(&observation, &mut progress).action else {
         unreachable!("the status says so")
     };
     assert_eq!(status.phase, MigrationPhase::Paused);

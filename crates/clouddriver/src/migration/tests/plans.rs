@@ -7,14 +7,14 @@ const SETTINGS: ConversionSettings<'static> =
     ConversionSettings { namespace: "spinnaker", file_roots: &[], hash_key: b"key" };
 
 fn planned(
-    selection: &Selection,
+    selection: &MigrationSelection,
     sources: &[(&str, &[Entry], Coverage)],
     existing: &[&str],
     declined: &DeclinedNames,
 ) -> Plan {
-    let sources: Vec<SourceSnapshot<'_>> = sources
+    let sources: Vec<PlannedSource<'_>> = sources
         .iter()
-        .map(|(name, entries, coverage)| SourceSnapshot { name, entries, coverage: *coverage })
+        .map(|(name, entries, coverage)| PlannedSource { name, entries, coverage: *coverage })
         .collect();
     plan(selection, &sources, |name| existing.contains(&name), declined, SETTINGS, 7)
 }
@@ -61,9 +61,10 @@ fn each_account_has_its_outcome() {
         (Some("east"), Some("reference"))
     );
     let own = &plan.accounts["a-own"];
-    assert!(matches!(&own.outcome, Outcome::Refused(refusal) if refusal.reason() == Reason::NotPortable));
+    assert!(matches!(&own.outcome, PlanOutcome::Refused(refusal) if refusal.reason() == Reason::NotPortable));
     assert_eq!(own.report.without_effect.named, ["cacheThreads"]);
-    let shadowed = Shadowed { name: "a-new".to_owned(), source: "yaml".to_owned(), by: "sql".to_owned() };
+    let shadowed =
+        ShadowedEntry { name: "a-new".to_owned(), source: "yaml".to_owned(), by: "sql".to_owned() };
     assert_eq!(plan.shadowed, [shadowed], "those that are not selected are not shown");
     assert_eq!(plan.complete_read(), Some(7));
 }

@@ -130,3 +130,64 @@ fn undecrypted_value_of_a_config_server_is_an_error_of_its_account() {
         assert!(read.expect_err("another answer").to_string().contains(why), "{answer}");
     }
 }
+
+fn read_one(text: &str, profiles: &[&str]) -> SourceSnapshot {
+    let profiles: Vec<String> = profiles.iter().map(|one| (*one).to_owned()).collect();
+    let read = read_files(&source("f"), &[file("clouddriver.yml", text)], &profiles, &BTreeMap::new());
+    read.unwrap_or_else(|fault| unreachable!("{fault}"))
+}
+
+#[test]
+fn key_of_a_hundred_thousand_parts_is_one_name_that_nothing_asks_for() {
+    let key = format!("kubernetes.accounts[0].{}", "a.".repeat(100_000));
+    let answer = serde_json::json!({"propertySources": [{"name": "x", "source": {key: "x"}}]});
+    let read =
+        read_config_server(&source("c"), answer.to_string().as_bytes(), &BTreeMap::new()).expect("read");
+    assert!(read.entries.is_empty());
+}
+
+#[test]
+fn texts_of_a_source_have_a_bound_together() {
+    let items = "    - ${b}\n".repeat(2000);
+    let text = format!(
+        "b: {}\nkubernetes:\n  accounts:\n  - name: a\n    namespaces:\n{items}  - name: b\n",
+        "x".repeat(100_000)
+    );
+    let read = read_one(&text, &[]);
+    assert_eq!((read.entries.len(), read.bad.len()), (1, 1), "{:?}", read.bad);
+    assert!(read.bad[0].reason.contains("32 MiB"), "{}", read.bad[0].reason);
+}
+
+#[test]
+fn value_inside_of_a_placeholder_is_not_repeated() {
+    let text = "secret: hunter2\nkubernetes:\n  accounts:\n  - {name: a, environment: '${${secret}}'}\n";
+    let read = read_one(text, &[]);
+    assert!(
+        read.bad[0].reason.contains("without a value") && !read.bad[0].reason.contains("hunter2"),
+        "{}",
+        read.bad[0].reason
+    );
+}
+
+#[test]
+fn files_that_name_others_or_activate_an_unknown_profile_are_not_all_there_is() {
+    let account = "kubernetes:\n  accounts:\n  - name: a\n";
+    for (setting, expected) in [
+        ("spring: {config: {import: 'optional:file:/more.yml'}}\n", "spring.config.import"),
+        ("spring.profiles.active: prod, dev\n", "\"dev\""),
+        ("spring: {profiles: {include: [dev]}}\n", "\"dev\""),
+    ] {
+        let gap = read_one(&format!("{setting}{account}"), &["prod"]).gap().expect(setting);
+        assert!(gap.contains(expected), "{gap}");
+    }
+    assert_eq!(read_one(&format!("spring.profiles.active: prod\n{account}"), &["prod"]).gap(), None);
+}
+
+#[test]
+fn blank_namespace_is_kept_to_be_refused_and_does_not_mean_all() {
+    for list in ["\n    - \n", " ','\n"] {
+        let read = read_one(&format!("kubernetes:\n  accounts:\n  - name: a\n    namespaces:{list}"), &[]);
+        let namespaces = read.entries[0].definition["namespaces"].as_array().expect("a list").clone();
+        assert!(!namespaces.is_empty() && namespaces.iter().all(|one| one == ""), "{namespaces:?}");
+    }
+}

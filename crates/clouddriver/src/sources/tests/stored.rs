@@ -131,8 +131,14 @@ fn config_server_answers_flat_keys_and_its_first_property_source_wins() {
         "namespaces": [],
     }));
     assert_eq!(*first, expected);
-    // Without the list, there are none.
+    // It answers so for a profile or label that it does not have.
     let none =
         read_config_server(&source("c"), br#"{"propertySources": []}"#, &BTreeMap::new()).expect("read");
-    assert_eq!((none.entries.len(), none.gap()), (0, None));
+    assert!(none.entries.is_empty() && none.gap().is_some_and(|why| why.contains("no properties")));
+    let none = read_config_server(
+        &source("c"),
+        br#"{"propertySources": [{"name": "a", "source": {"b": "c"}}]}"#,
+        &BTreeMap::new(),
+    );
+    assert_eq!(none.expect("read").gap(), None, "without the list, there are none");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::conditions::find;
 use crate::registration::{
-    LEAVING_CLOUDDRIVER, Registration, RegistrationCondition, RegistrationPresence, RegistrationReason,
+    ClouddriverFacts, LEAVING_CLOUDDRIVER, RegistrationCondition, RegistrationPresence, RegistrationReason,
     SPINNAKER_REGISTERED,
 };
 use crate::{FORCE_DELETE_ANNOTATION, RETRY_ANNOTATION};
@@ -16,18 +16,18 @@ fn condition_of(holds: bool, reason: RegistrationReason) -> Fact<Option<Registra
 /// An ACTIVE account that Clouddriver has, and is to be left by tick 2000 at the latest.
 fn registered_world() -> World {
     let mut world = active_world();
-    world.registration = Some(Registration {
+    world.registration = Some(ClouddriverFacts {
         condition: condition_of(true, RegistrationReason::Pushed),
         presence: RegistrationPresence::Present,
         leaves_until: 2000,
-        ..Registration::default()
+        ..ClouddriverFacts::default()
     });
     assert_eq!(world.writes(), ["ACTIVE"], "one write says so");
     world
 }
 
 fn removed(world: &mut World) {
-    world.registration = Some(Registration {
+    world.registration = Some(ClouddriverFacts {
         condition: Fact::Known(None),
         also: Fact::Known(None),
         presence: RegistrationPresence::Absent,
@@ -122,7 +122,7 @@ fn a_retry_or_a_forced_deletion_ends_the_wait() {
 #[test]
 fn a_leader_that_has_not_read_its_table_waits_without_a_write() {
     let mut world = active_world();
-    world.registration = Some(Registration { leaves_until: 2000, ..Registration::default() });
+    world.registration = Some(ClouddriverFacts { leaves_until: 2000, ..ClouddriverFacts::default() });
     world.edit(inactive);
     assert_eq!(world.writes(), Vec::<String>::new());
     world.registration.as_mut().expect("set").presence = RegistrationPresence::Absent;
@@ -158,4 +158,10 @@ fn a_migrated_account_says_that_only_clouddriver_has_its_file_until_its_secret_i
     world.secret = Ok(CredentialFact::new(Some("uid/2".to_owned())));
     world.recheck().say("agent-1", held());
     assert_eq!((world.state(), said(&world)), (State::Active, None));
+    world.edit(inactive).say("agent-1", AgentReport::Dropped);
+    world.edit(|account| {
+        account.spec.environment = Some("live".to_owned());
+        *account = account.clone().edited();
+    });
+    assert_eq!((world.state(), said(&world)), (State::Inactive, None), "it had one");
 }
