@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use super::PATH;
 use crate::credentials_sources::{ObjectKind, SourcePlace, SourceSettings};
 use kubesvc_clouddriver::definition::{FileRoot, RootTarget};
+use kubesvc_core::object_names::is_dns_subdomain;
 use kubesvc_runtime::config::{
-    ConfigError, ConfigProblem, NAMESPACE, SettingType, Source, TEXTS, Values, Word, key, list, names,
+    ConfigError, ConfigProblem, HTTP_URL, NAMESPACE, SettingType, Source, TEXTS, Values, Word, key, list,
+    names,
 };
 use kubesvc_runtime::settings;
 
@@ -46,17 +48,13 @@ const CLOUDDRIVER_DATABASE: SettingType = SettingType::Word(&Word {
     most: 1,
     secret: true,
 });
-const SERVICE_URL: SettingType = SettingType::Word(&Word {
-    allowed: "http://HOST:PORT or https://HOST:PORT, with a path or without, and without a user and a password",
-    pattern: "^https?://",
-    fits: is_service_url,
-    most: 1,
-    secret: true,
-});
 const SECRET_NAME: SettingType = SettingType::Word(&Word {
     allowed: "the namespace and name of a Secret, as NAMESPACE/NAME",
     pattern: "^[a-z0-9.-]+/[a-z0-9.-]+$",
-    fits: |text| text.split_once('/').is_some_and(|(namespace, name)| is_dns(namespace) && is_dns(name)),
+    fits: |text| {
+        text.split_once('/')
+            .is_some_and(|(namespace, name)| is_dns_subdomain(namespace) && is_dns_subdomain(name))
+    },
     most: 1,
     secret: false,
 });
@@ -98,7 +96,7 @@ settings! {
         /// of file: its keys; none: those named like Clouddriver's files
         config_map_keys: Vec<String> = key("configMap.keys", SettingType::List(TEXTS), "");
         /// of configServer, api: base URL of the server
-        uri: Option<String> = key("uri", SERVICE_URL, "");
+        uri: Option<String> = key("uri", HTTP_URL, "");
         /// of configServer: name of the application; none: clouddriver
         application: Option<String> = key("application", OPTIONAL, "");
         /// of configServer, file: active profiles; the last one counts most, but for local
@@ -252,7 +250,7 @@ impl SourceKeys {
             }
         };
         let key = if kind == ObjectKind::Secret { "secret.name" } else { "configMap.name" };
-        let Some(name) = name.filter(|name| is_dns(name)) else {
+        let Some(name) = name.filter(|name| is_dns_subdomain(name)) else {
             return Err((key, format!("must be the name of a {}", kind.as_str())));
         };
         Ok(SourcePlace::Object { kind, namespace, name, keys, profiles })
@@ -304,20 +302,4 @@ impl FileRootKeys {
         };
         Ok(FileRoot { from, to })
     }
-}
-
-fn is_service_url(text: &str) -> bool {
-    let Ok(url) = url::Url::parse(text) else { return false };
-    matches!(url.scheme(), "http" | "https")
-        && url.has_host()
-        && url.username().is_empty()
-        && url.password().is_none()
-        && url.query().is_none()
-        && url.fragment().is_none()
-}
-
-/// Whether a text can be the name of an object.
-fn is_dns(text: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    (1..=253).contains(&text.len()) && text.bytes().all(legal)
 }

@@ -140,12 +140,17 @@ pub const DATABASE_URL: SettingType = SettingType::Word(&Word {
         database_url,
     )
 });
-/// URL of an HTTP server, without user, query and fragment.
-pub const HTTP_URL: SettingType = SettingType::Word(&word(
-    "a URL that begins with http:// or https://, without user, query and fragment",
-    r"^https?://[^@?#\s]+$",
-    http_url,
-));
+/// URL of an HTTP server, without user, query and fragment. Messages do not quote it: one that is refused may contain a
+/// password.
+pub const HTTP_URL: SettingType = SettingType::Word(&Word {
+    secret: true,
+    ..word(
+        "http://HOST:PORT or https://HOST:PORT, with a path or without, and without a user and a password, query and \
+         fragment",
+        r"^https?://[^@?#\s]+$",
+        http_url,
+    )
+});
 /// Times that repeat, as a cron expression of six fields.
 pub const CRON: SettingType = SettingType::Word(&word(
     "six fields: second, minute, hour, day of the month, month, day of the week, such as 0 0 0 * * 0",

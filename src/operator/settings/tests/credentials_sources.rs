@@ -91,6 +91,15 @@ fn printed_settings_show_no_value_of_a_variable() {
 }
 
 #[test]
+fn refused_url_of_a_server_is_not_quoted() {
+    for key in ["baseUrl", "push.gateway"] {
+        let said = error(operator(&format!("kubesvc.clouddriver.{key}: 'http://u:hunter2@clouddriver'\n")));
+        assert!(said.contains(key) && said.contains("without a user and a password"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
+#[test]
 fn problem_names_file_line_key_and_what_is_allowed() {
     for (entry, expected) in [
         ("{type: sql, url: 'mysql://u@h/d'}", "c.yml:2: `kubesvc.clouddriver.sources[0].name` is missing"),
