@@ -36,7 +36,10 @@ use kubesvc_testkit::{
     wait::try_eventually,
 };
 use screen::Screen;
-use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
+use stage::{
+    NAMESPACE, end_well, install, is_once, namespaced, operator_kubeconfig, prepare, program, until_ready,
+    with_log,
+};
 
 /// The zone of the agent that the demo starts.
 const ZONE: &str = "east";
@@ -123,11 +126,7 @@ impl Demo {
         let operator_kubeconfig = screen
             .step("definitions and rights: crds/ and config/rbac, by kubectl apply", async {
                 install(&home).await?;
-                let token =
-                    home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
-                files
-                    .folder
-                    .write("operator.kubeconfig", &namespaced(&home.kubeconfig_for_token(token.trim())))
+                operator_kubeconfig(&home, &files.folder).await
             })
             .await?;
         screen

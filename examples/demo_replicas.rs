@@ -33,7 +33,9 @@ use kubesvc_testkit::{
 use lookout::Lookout;
 use replica::{Replica, until_one_leads};
 use screen::Screen;
-use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
+use stage::{
+    end_well, install, is_once, namespaced, operator_kubeconfig, prepare, program, until_ready, with_log,
+};
 
 /// How long a Lease is valid here, in seconds.
 const LEASE: u64 = 6;
@@ -95,9 +97,7 @@ impl Demo {
             .step("definitions and rights, and a user for Spinnaker in the target", async {
                 install(&home).await?;
                 prepare(&target).await?;
-                let token =
-                    home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
-                folder.write("operator.kubeconfig", &namespaced(&home.kubeconfig_for_token(token.trim())))
+                operator_kubeconfig(&home, &folder).await
             })
             .await?;
         let database = screen.step("PostgreSQL", databases::own(Kind::PostgreSql)).await?;

@@ -30,7 +30,10 @@ use kubesvc_testkit::{
     wait::try_eventually,
 };
 use screen::Screen;
-use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
+use stage::{
+    NAMESPACE, end_well, install, is_once, namespaced, operator_kubeconfig, prepare, program, until_ready,
+    with_log,
+};
 
 /// The accounts, each for a namespace of the target and with a user of its own there.
 const ACCOUNTS: [&str; 2] = ["payments", "shop"];
@@ -95,9 +98,7 @@ impl Demo {
                 prepare_target(&target).await?;
                 install(&home).await?;
                 install_gateway(&home).await?;
-                let token =
-                    home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
-                folder.write("operator.kubeconfig", &namespaced(&home.kubeconfig_for_token(token.trim())))
+                operator_kubeconfig(&home, &folder).await
             })
             .await?;
         let (database, clouddriver) = screen

@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::http_get;
 use super::screen::Screen;
-use kubesvc_testkit::{controlplane::ControlPlane, process::Process, wait::try_eventually};
+use kubesvc_testkit::{controlplane::ControlPlane, folder::Folder, process::Process, wait::try_eventually};
 
 /// Where the operator and the accounts are.
 pub(crate) const NAMESPACE: &str = "spinnaker";
@@ -62,6 +62,12 @@ pub(crate) async fn end_well(
 /// Whether it ends after its checks, by `DEMO_ONCE`.
 pub(crate) fn is_once() -> bool {
     std::env::var_os("DEMO_ONCE").is_some_and(|value| !value.is_empty() && value != "0")
+}
+
+/// Writes the kubeconfig of the operator's service account, and returns its path.
+pub(crate) async fn operator_kubeconfig(home: &ControlPlane, folder: &Folder) -> Result<PathBuf, String> {
+    let token = home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
+    folder.write("operator.kubeconfig", &namespaced(&home.kubeconfig_for_token(token.trim())))
 }
 
 /// A kubeconfig that speaks of the demo's namespace.

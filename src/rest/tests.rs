@@ -39,6 +39,17 @@ mod routes;
 mod serving;
 mod source_accounts;
 
+/// A valid kubeconfig, identified by its token.
+fn kubeconfig(token: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://k.example:6443"}}],
+        "users": [{"name": "u", "user": {"token": token}}]
+    })
+    .to_string()
+}
+
 struct NoAgents;
 
 #[async_trait::async_trait]

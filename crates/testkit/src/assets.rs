@@ -494,13 +494,7 @@ fn build(module: &Module, program: &Program, version: &str, path: &Path) -> Resu
         .args([part.as_path(), Path::new(program.package)]);
     let mut progress = Progress::start(&format!("building {name} {version} (once, some minutes)"));
     let process = Process::spawn("go build", &command, &log)?;
-    let status = loop {
-        if let Some(status) = process.exited() {
-            break status;
-        }
-        progress.tick();
-        std::thread::sleep(Duration::from_millis(100));
-    };
+    let status = process.wait_shown(&mut progress);
     if !status.success() {
         progress.finish("failed");
         return Err(format!(

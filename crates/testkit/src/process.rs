@@ -162,6 +162,17 @@ impl Process {
         state.status
     }
 
+    /// Waits for the end of work that takes minutes, and shows that it goes on. Blocks.
+    pub fn wait_shown(&self, progress: &mut wait::Progress) -> ExitStatus {
+        loop {
+            if let Some(status) = self.exited() {
+                return status;
+            }
+            progress.tick();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Checks that the process is running.
     ///
     /// # Errors

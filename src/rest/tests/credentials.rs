@@ -11,17 +11,6 @@ const DYNAMIC: &str = "/armory/accounts/dynamic";
 const SECRET: &str = "/secrets/prod-kubeconfig";
 const ACCOUNT: &str = "/kubesvcaccounts/prod";
 
-/// A valid kubeconfig, identified by its token.
-fn kubeconfig(token: &str) -> String {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "https://k.example:6443"}}],
-        "users": [{"name": "u", "user": {"token": token}}]
-    })
-    .to_string()
-}
-
 struct Rest {
     api: Arc<FakeApi>,
     router: Router,

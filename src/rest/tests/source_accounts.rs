@@ -80,16 +80,6 @@ fn set(rows: &Rows, to: &[(&'static str, Value)]) {
     *rows.lock() = Some(to.iter().map(|(name, body)| (*name, body.to_string())).collect());
 }
 
-fn kubeconfig(token: &str) -> String {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-        "clusters": [{"name": "k", "cluster": {"server": "https://k.example:6443"}}],
-        "users": [{"name": "u", "user": {"token": token}}]
-    })
-    .to_string()
-}
-
 fn entry(token: &str) -> Value {
     json!({"kubeconfigContents": kubeconfig(token), "namespaces": ["a"], "permissions": {"READ": ["dev"]}})
 }

@@ -4,7 +4,6 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
-    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
@@ -93,13 +92,7 @@ fn build(source: &Path, cache: &Path, program: &Path) -> Result<(), String> {
     command.arg(format!("-Dbuild.folder={}", part.display()));
     let mut progress = Progress::start("building what stands in for Clouddriver (once, a minute or two)");
     let process = Process::spawn("Maven", &command, &log)?;
-    let status = loop {
-        if let Some(status) = process.exited() {
-            break status;
-        }
-        progress.tick();
-        std::thread::sleep(Duration::from_millis(100));
-    };
+    let status = process.wait_shown(&mut progress);
     if !status.success() {
         progress.finish("failed");
         return Err(format!(
