@@ -13,6 +13,7 @@ use super::cache_sweeps::CacheSweeps;
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
+use crate::migration::Migrator;
 use crate::operations::OperationUpkeep;
 use crate::registration::Registrar;
 use kubesvc_store::account_projection::{Confirm, LeaderTerm};
@@ -30,6 +31,8 @@ pub(super) struct Leader {
     pub(super) leadership: Arc<Leadership>,
     pub(super) sweeps: CacheSweeps,
     pub(super) upkeep: OperationUpkeep,
+    /// Takes accounts over from credentials sources.
+    pub(super) migrator: Migrator,
     /// Registers accounts in Clouddriver, and lists its accounts; `None`: it is not called.
     pub(super) registrar: Option<Registrar>,
     /// Whether other replicas may exist.
@@ -95,7 +98,8 @@ impl Leader {
                         registrar.run(&mandate, stop).await;
                     }
                 });
-                tokio::join!(controlling, sweeping, upkeep, registering);
+                let migrating = over.run_until_cancelled(self.migrator.run(&mandate, stop));
+                tokio::join!(controlling, sweeping, upkeep, registering, migrating);
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

@@ -15,8 +15,9 @@ use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::part_settings::{
-    Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
-    policy, precedence, registration_policy, rest_settings, source_rules, unapproved_registration_qps,
+    Connections, access_mode, accounts_namespace, adopted_rows, approves, caching_settings, hub_settings,
+    operation_settings, policy, precedence, registration_policy, rest_settings, scanner_settings,
+    source_rules, unapproved_registration_qps,
 };
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
@@ -36,6 +37,7 @@ use crate::gateway::GatewayPorts;
 use crate::hub::{CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
+use crate::migration::{MigrationMetrics, MigrationPorts, Migrator};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
 use crate::peers::Peers;
 use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
@@ -43,6 +45,7 @@ use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
 use crate::rest::{RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
+use crate::source_accounts::{DeclinedAccounts, SourceAccounts};
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::config;
@@ -54,6 +57,9 @@ use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, InstallationClaim, OpenOptions, Store, StoreError, VendorTables};
+
+/// What the key of the hashes of sources' entries is derived for.
+const SOURCE_HASH_PURPOSE: &[u8] = b"credentials source";
 
 /// What most parts of the operator share.
 struct Assembly<'a> {
@@ -261,12 +267,13 @@ impl Assembly<'_> {
         let operations = self.operations(&router, &leases, ports.served());
         let registrations = self.registrations();
         let registration_metrics = RegistrationMetrics::default();
+        let migration_metrics = MigrationMetrics::default();
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
         let exposition = self.exposition(
-            (&metrics, &registration_metrics),
+            (&metrics, &registration_metrics, &migration_metrics),
             &hub,
             of_accounts,
             &sources,
@@ -279,7 +286,9 @@ impl Assembly<'_> {
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
-        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), sources, exposition);
+        let source_accounts = self.source_accounts(sources);
+        let migrator = self.migrator(&source_accounts, &migration_metrics)?;
+        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), source_accounts, exposition);
         router.start(&self.background);
         let mut context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
@@ -294,6 +303,7 @@ impl Assembly<'_> {
             },
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
+            migrator,
             registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
@@ -446,6 +456,23 @@ impl Assembly<'_> {
         Ok(Some(Registrar::new(registration_policy(self.settings, &self.location), ports)))
     }
 
+    fn migrator(
+        &self,
+        source_accounts: &Arc<SourceAccounts>,
+        metrics: &MigrationMetrics,
+    ) -> Result<Migrator, OperatorError> {
+        let ports = MigrationPorts {
+            kube: self.location.kube.clone(),
+            namespace: self.location.namespace.clone(),
+            accounts: Arc::clone(&self.accounts),
+            source_accounts: Arc::clone(source_accounts),
+            ticks: Arc::clone(&self.ticks),
+            tasks: self.background.registry().clone(),
+            metrics: metrics.clone(),
+        };
+        Ok(Migrator::new(scanner_settings(self.settings).as_ref(), ports)?)
+    }
+
     fn cache_ports(&self) -> CachePorts {
         let rows = CachingAdapter::new(&self.settings.cache, &self.accounts);
         CachePorts {
@@ -496,7 +523,11 @@ impl Assembly<'_> {
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
-        (controller, registrations): (&ControllerMetrics, &RegistrationMetrics),
+        (controller, registrations, migrations): (
+            &ControllerMetrics,
+            &RegistrationMetrics,
+            &MigrationMetrics,
+        ),
         hub: &Hub,
         (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
         sources: &Arc<CredentialsSources>,
@@ -514,6 +545,7 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         registrations.register(&mut metrics.registry);
+        migrations.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
@@ -537,12 +569,31 @@ impl Assembly<'_> {
         let sources = CredentialsSources::new(
             &settings.sources,
             settings.vars.clone(),
+            self.settings.table_reload,
             &location.kube,
             &location.namespace,
         );
         let sources = Arc::new(sources);
         sources.start(&self.background, self.stop.clone());
         sources
+    }
+
+    /// Accounts that the sources describe.
+    fn source_accounts(&self, sources: Arc<CredentialsSources>) -> Arc<SourceAccounts> {
+        let (settings, location) = (self.settings, &self.location);
+        let (peers, own) = (Arc::clone(&self.peers), location.installation.uid.clone().into_bytes());
+        Arc::new(SourceAccounts {
+            sources,
+            accounts: Arc::clone(&self.accounts),
+            declined: DeclinedAccounts::new(&location.kube, &location.namespace),
+            namespace: accounts_namespace(settings, location),
+            rules: source_rules(settings, location),
+            file_roots: settings.credentials_sources.file_roots.clone().into(),
+            hash_key: Arc::new(move || {
+                let shared = peers.digest(&[SOURCE_HASH_PURPOSE, &own]);
+                shared.map_or_else(|| own.clone(), |key| key.to_vec())
+            }),
+        })
     }
 
     fn readiness(&self, leases: &ReplicaLeases, hub: &Arc<Hub>) -> Arc<OperatorReadiness> {
@@ -598,7 +649,7 @@ impl Assembly<'_> {
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
         operations: Arc<Operations>,
-        sources: Arc<CredentialsSources>,
+        source_accounts: Arc<SourceAccounts>,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -610,7 +661,7 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
             operations,
-            credentials_sources: sources,
+            source_accounts,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
             }),
