@@ -19,6 +19,7 @@ mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -42,12 +43,14 @@ use running::{Origin, RunningMigration};
 
 /// Name of the migration that the documented settings describe.
 const SCANNER: &str = "scanner";
-/// Maximum number of changed accounts noted at once.
-const MAX_NOTED: usize = 4096;
 /// Maximum number of actions of one migration before the others get their turn.
 const MAX_ACTIONS: usize = 8;
 /// Maximum number of accounts whose Secrets are looked for in one round.
 const MAX_LOOKED_FOR: usize = 32;
+/// Maximum number of accounts let go in one round whose migrations do not exist any more.
+const MAX_RELEASED: usize = 64;
+/// Time, in ticks, for the list of migrations. If it may not be read, deletions do not wait for ever.
+const MAX_LIST_WAIT: Tick = 60;
 /// Interval, in ticks, between two looks at those Secrets and at the declined accounts, which people may edit.
 const LOOK_INTERVAL: Tick = 30;
 
@@ -105,6 +108,10 @@ struct LeaderMigrations<'m> {
     objects: KubeObjects<KubesvcMigration>,
     mandate: Mandate,
     changed: Arc<WorkQueue<AccountKey>>,
+    /// When it began.
+    began: Tick,
+    /// Whether all objects were listed.
+    is_listed: AtomicBool,
     /// The objects by name, as last seen.
     seen: Mutex<BTreeMap<String, Arc<KubesvcMigration>>>,
     state: tokio::sync::Mutex<LeaderState>,
@@ -161,11 +168,11 @@ impl Migrator {
             objects: ports.kube.namespaced(&ports.namespace),
             mandate: mandate.clone(),
             changed: ports.accounts.follow(),
+            began: ports.ticks.now(),
+            is_listed: AtomicBool::new(false),
             seen: Mutex::default(),
             state: tokio::sync::Mutex::default(),
         };
-        // Before the controller finishes deletions that began while nobody led: those are declined.
-        term.state.lock().await.facts.take_all(&ports.accounts);
         if let Some(scanner) = &self.scanner {
             let running = RunningMigration::of_settings(SCANNER, scanner);
             term.state.lock().await.migrations.insert(Origin::Settings, running);
@@ -187,9 +194,12 @@ impl LeaderMigrations<'_> {
         let round = |_: Vec<()>| async {
             let mut state = self.state.lock().await;
             self.take_objects(&mut state);
+            state.facts.take(&self.ports.accounts, &self.changed);
+            if let Err(error) = self.release_others(&mut state).await {
+                return AttemptOutcome::failed(chain(&error));
+            }
             if state.migrations.is_empty() {
                 **needs.lock() = None;
-                state.facts.take(&self.ports.accounts, self.changed.try_take(MAX_NOTED));
                 return AttemptOutcome::Unchanged;
             }
             needs.lock().get_or_insert_with(|| self.ports.source_accounts.sources.need());
@@ -216,6 +226,18 @@ impl LeaderMigrations<'_> {
         }
     }
 
+    /// Lets accounts go that are being deleted and whose migrations do not exist any more.
+    async fn release_others(&self, state: &mut LeaderState) -> Result<(), KubeError> {
+        let is_late = self.ports.ticks.now() >= self.began + MAX_LIST_WAIT;
+        if !self.mandate.holds() || !(self.is_listed.load(Ordering::Relaxed) || is_late) {
+            return Ok(());
+        }
+        let LeaderState { facts, migrations, .. } = state;
+        let runs = |name: &str| migrations.values().any(|running| running.name() == name);
+        let names = facts.held_by_others(runs, MAX_RELEASED);
+        self.release(facts, &names).await
+    }
+
     /// Lets each migration make some steps.
     async fn round(&self, state: &mut LeaderState) -> Result<(), KubeError> {
         let LeaderState { facts, migrations, declined, looked_at } = state;
@@ -231,7 +253,7 @@ impl LeaderMigrations<'_> {
         }
         for running in migrations.values_mut() {
             for _ in 0..MAX_ACTIONS {
-                facts.take(&self.ports.accounts, self.changed.try_take(MAX_NOTED));
+                facts.take(&self.ports.accounts, &self.changed);
                 running.take_sources(&self.ports.source_accounts, declined, facts, self.ports.ticks.now());
                 let Some(action) = running.decide(facts, declined, self.ports.ticks.now()) else { break };
                 if !self.mandate.holds() {

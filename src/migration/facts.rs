@@ -6,6 +6,7 @@ use crate::informers::{AccountIndex, AccountKey};
 use kubesvc_clouddriver::definition::file_on_clouddriver;
 use kubesvc_clouddriver::migration::AccountFact;
 use kubesvc_core::KubesvcAccount;
+use kubesvc_runtime::work_queue::WorkQueue;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,8 +17,6 @@ pub(super) struct AccountFacts {
     without_secret: HashSet<AccountKey>,
     /// Those of them whose Secrets exist.
     with_secret: HashSet<AccountKey>,
-    /// Accounts that disappeared and that no migration has noticed yet, with the migration that created them.
-    vanished: HashMap<String, String>,
     /// Number of changes so far.
     pub(super) changes: u64,
     /// Number of accounts that disappeared so far.
@@ -25,15 +24,9 @@ pub(super) struct AccountFacts {
 }
 
 impl AccountFacts {
-    /// Takes in all accounts.
-    pub(super) fn take_all(&mut self, accounts: &AccountIndex) {
-        let keys = accounts.all().iter().map(|account| AccountKey::of(account)).collect();
-        self.take(accounts, keys);
-    }
-
     /// Takes in the accounts that changed.
-    pub(super) fn take(&mut self, accounts: &AccountIndex, changed: Vec<AccountKey>) {
-        for key in changed {
+    pub(super) fn take(&mut self, accounts: &AccountIndex, changed: &WorkQueue<AccountKey>) {
+        for key in changed.try_take(usize::MAX) {
             let account = accounts.get(&key);
             let name = account.as_ref().map(|account| account.account_name().to_owned());
             let before = match &name {
@@ -57,10 +50,7 @@ impl AccountFacts {
         match named.iter().min_by(|one, other| precedence.order(one, other)) {
             Some(account) => self.put(account),
             None => {
-                if let Some(fact) = self.by_name.remove(name) {
-                    if let Some(migration) = fact.migration {
-                        self.vanished.insert(name.to_owned(), migration);
-                    }
+                if self.by_name.remove(name).is_some() {
                     self.removals += 1;
                     self.changes += 1;
                 }
@@ -78,16 +68,19 @@ impl AccountFacts {
             self.without_secret.remove(&key);
         }
         let name = account.account_name();
-        self.vanished.remove(name);
         if self.by_name.get(name) != Some(&fact) {
             self.by_name.insert(name.to_owned(), fact);
             self.changes += 1;
         }
     }
 
-    /// Takes the accounts of a migration that disappeared.
-    pub(super) fn take_vanished(&mut self, migration: &str) -> Vec<String> {
-        self.vanished.extract_if(|_, of| of == migration).map(|(name, _)| name).collect()
+    /// Accounts that are being deleted and wait for a migration that does not run, at most this many.
+    pub(super) fn held_by_others(&self, runs: impl Fn(&str) -> bool, most: usize) -> Vec<String> {
+        let is_left = |fact: &AccountFact| {
+            fact.is_being_deleted && fact.is_held && !fact.migration.as_deref().is_some_and(&runs)
+        };
+        let left = self.by_name.iter().filter(|(_, fact)| is_left(fact));
+        left.map(|(name, _)| name.clone()).take(most).collect()
     }
 
     /// Accounts whose Secrets are to be looked for, at most this many, others each time.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::StreamExt;
 use kube::core::DeserializeGuard;
@@ -29,7 +30,10 @@ impl LeaderMigrations<'_> {
                     listed.insert(object.name_any());
                     self.see(object);
                 }
-                Ok(Event::InitDone) => self.seen.lock().retain(|name, _| listed.contains(name)),
+                Ok(Event::InitDone) => {
+                    self.seen.lock().retain(|name, _| listed.contains(name));
+                    self.is_listed.store(true, Ordering::Relaxed);
+                }
                 Ok(Event::Apply(object)) => self.see(object),
                 Ok(Event::Delete(object)) => drop(self.seen.lock().remove(&object.name_any())),
                 Err(outage) => outages::log_transition("KubesvcMigrations", &outage),

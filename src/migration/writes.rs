@@ -5,7 +5,8 @@
 //! | a Secret (`migration-secret`) | no object has the name: the account is created again, with this Secret |
 //! | an object (`migration-create`) | the account is INACTIVE, and the next leader activates it |
 //! | its spec (`migration-patch`), its deletion (`migration-delete`) | all is done |
-//! | the declined accounts (`migration-declined`) | all is done |
+//! | the declined accounts (`migration-declined`) | the account is still there, being deleted, and is let go by the next leader |
+//! | its finalizer (`migration-release`) | all is done |
 //! | the status (`migration-status`) | all is done |
 
 use futures::FutureExt;
@@ -22,7 +23,7 @@ use crate::secrets::{AccountSecret, AccountSecretError, SecretWriter};
 use crate::source_accounts::{EntryError, ReadDeclined, SourceAccount};
 use k8s_openapi::api::core::v1::Secret;
 use kubesvc_clouddriver::migration::{
-    MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MigrationAction, mark, spec_digest,
+    MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MIGRATION_FINALIZER, MigrationAction, mark, spec_digest,
 };
 use kubesvc_core::json::merge_patch;
 use kubesvc_core::object_names::credential_secret_name;
@@ -75,8 +76,9 @@ impl LeaderMigrations<'_> {
         let (write, names) = match action {
             MigrationAction::WriteStatus(status) => return self.write_status(running, *status).await,
             MigrationAction::Decline(names) => {
-                return self.decline(running, declined, &names).await.map(|()| true);
+                return self.decline(declined, &names).await.map(|()| true);
             }
+            MigrationAction::Release(names) => return self.release(facts, &names).await.map(|()| true),
             MigrationAction::Create(names) => (AccountWrite::Create, names),
             MigrationAction::Update(names) => (AccountWrite::Update, names),
             MigrationAction::Activate(names) => (AccountWrite::Desire(DesiredState::Active), names),
@@ -280,20 +282,37 @@ impl LeaderMigrations<'_> {
         AccountSecret::of(&self.ports.kube, (&key.namespace, &key.name), SecretWriter::MIGRATION)
     }
 
+    /// Lets accounts go that are being deleted.
+    pub(super) async fn release(&self, facts: &mut AccountFacts, names: &[String]) -> Result<(), KubeError> {
+        for name in names {
+            for account in self.ports.accounts.by_account_name(name) {
+                let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
+                finalizers.retain(|finalizer| finalizer != MIGRATION_FINALIZER);
+                let key = AccountKey::of(&account);
+                let patch = json!({ "metadata": {
+                    "uid": account.uid(), "resourceVersion": account.metadata.resource_version, "finalizers": finalizers,
+                }});
+                let objects = self.ports.kube.namespaced::<KubesvcAccount>(&key.namespace);
+                let patched = objects.patch(&key.name, &patch, WRITE.at("migration-release")).await;
+                if let Some(patched) = unless_stale(none_if_gone(patched))?.flatten() {
+                    let replaced = account.metadata.resource_version.as_deref().unwrap_or_default();
+                    self.ports.accounts.written(patched.clone(), replaced);
+                    facts.put(&patched);
+                }
+            }
+        }
+        Ok(())
+    }
+
     async fn decline(
         &self,
-        running: &RunningMigration,
         declined: &mut ReadDeclined,
-        names: &[String],
+        names: &[(String, String)],
     ) -> Result<(), KubeError> {
-        let Some((_, plan)) = running.planned() else { return Ok(()) };
         let store = &self.ports.source_accounts.declined;
         let mut with = declined.names.clone();
-        for name in names {
-            let hash = plan.accounts.get(name).and_then(|planned| planned.hash());
-            if let Some(hash) = hash
-                && let Err(full) = with.add(name, hash)
-            {
+        for (name, hash) in names {
+            if let Err(full) = with.add(name, hash) {
                 warn!(account = name, %full, "an account is not declined");
                 break;
             }

@@ -72,6 +72,7 @@ pub const POINTS: &[&str] = points![
     "migration-patch",
     "migration-delete",
     "migration-declined",
+    "migration-release",
     "migration-status",
     "pushed-row",
     "push-create",

@@ -4,7 +4,7 @@
 //!
 //! - an account is created or activated only while the spec selects it and an entry describes it;
 //! - an account that another client created or changed is left unchanged;
-//! - a declined account stays declined until its entry changes or the spec lists it;
+//! - a declined account stays declined until its entry changes or the spec lists it, whoever leads;
 //! - what takes an account back needs to know that nobody has changed it since;
 //! - absence from the sources needs two complete reads.
 
@@ -12,7 +12,7 @@ use kubesvc_core::KubesvcMigrationStatus;
 use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::migration::MigrationPhase;
 
-use super::batches::batch;
+use super::batches::{MAX_BATCH, batch};
 use super::observation::MigrationObservation;
 use super::plan::Plan;
 use super::progress::{MigrationProgress, PauseReason};
@@ -32,8 +32,10 @@ pub enum MigrationAction {
     Deactivate(Vec<String>),
     /// Delete the accounts.
     Delete(Vec<String>),
-    /// Add the accounts, with the hashes of the plan, to the declined ones.
-    Decline(Vec<String>),
+    /// Add the accounts, with the hashes of their entries, to the declined ones.
+    Decline(Vec<(String, String)>),
+    /// Let the accounts go that are being deleted.
+    Release(Vec<String>),
     /// Write the status.
     WriteStatus(Box<KubesvcMigrationStatus>),
 }
@@ -104,6 +106,9 @@ pub fn decide(observation: &MigrationObservation<'_>, progress: &mut MigrationPr
 }
 
 fn step(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress) -> PhaseStep {
+    if let Some(step) = settle_deletions(observation, progress) {
+        return step;
+    }
     if let Err(error) = observation.selection {
         return PhaseStep::new(MigrationPhase::Paused, status::INVALID_SELECTION, error.to_string());
     }
@@ -114,7 +119,36 @@ fn step(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress
     decided.unwrap_or_else(|| PhaseStep::new(MigrationPhase::Complete, "Complete", "nothing is left to do"))
 }
 
-/// Records the accounts that a person deleted although a source has them.
+/// Records the accounts of this migration that a person is deleting as declined, and then lets them go. Needs no plan: the
+/// sources may be away.
+fn settle_deletions(
+    observation: &MigrationObservation<'_>,
+    progress: &MigrationProgress,
+) -> Option<PhaseStep> {
+    let phase = observation.status.map_or(MigrationPhase::Planning, |status| status.phase);
+    let leaving = || observation.own().filter(|(_, fact)| fact.is_being_deleted && fact.is_held);
+    let lists = |name: &str| observation.selection.is_ok_and(|selection| selection.names(name));
+    let to_decline = leaving().filter_map(|(name, fact)| {
+        let planned = observation.plan.and_then(|plan| plan.accounts.get(name)?.hash());
+        let hash = planned.or(fact.hash.as_deref())?;
+        let is_open =
+            !progress.deleting.contains(name) && !lists(name) && !observation.declined.has(name, hash);
+        is_open.then(|| (name.to_owned(), hash.to_owned()))
+    });
+    let to_decline: Vec<_> = to_decline.take(MAX_BATCH).collect();
+    if !to_decline.is_empty() && !observation.declined.is_full() {
+        let message = "accounts that are being deleted are recorded as declined";
+        let step = PhaseStep::new(phase, "Declining", message);
+        return Some(step.doing(MigrationAction::Decline(to_decline)));
+    }
+    let to_release = batch(leaving().map(|(name, _)| name));
+    (!to_release.is_empty()).then(|| {
+        PhaseStep::new(phase, "Declining", "accounts are being deleted")
+            .doing(MigrationAction::Release(to_release))
+    })
+}
+
+/// Records the accounts of others that a person deleted although a source has them.
 fn decline_deleted(
     observation: &MigrationObservation<'_>,
     plan: &Plan,
@@ -129,7 +163,8 @@ fn decline_deleted(
         let is_open = |hash: &str| !observation.declined.has(name, hash);
         is_deleted && !selection.names(name) && planned.hash().is_some_and(is_open)
     });
-    let deleted = batch(deleted.map(|(name, _)| name.as_str()));
+    let deleted = deleted.filter_map(|(name, planned)| Some((name.clone(), planned.hash()?.to_owned())));
+    let deleted: Vec<_> = deleted.take(MAX_BATCH).collect();
     if deleted.is_empty() {
         return None;
     }

@@ -11,7 +11,7 @@ use kubesvc_core::{
 };
 
 use super::declined::DeclinedNames;
-use super::marks::{MIGRATION_ANNOTATION, is_unchanged};
+use super::marks::{MIGRATION_ANNOTATION, is_held, is_unchanged};
 use super::plan::{Plan, PlannedAccount};
 use super::rules::MigrationRules;
 use super::selection::{MigrationSelection, SelectionError};
@@ -26,6 +26,8 @@ pub struct AccountFact {
     pub desired: DesiredState,
     /// Whether its deletion was requested.
     pub is_being_deleted: bool,
+    /// Whether its migration keeps it while it is being deleted.
+    pub is_held: bool,
     /// The migration that created it.
     pub migration: Option<String>,
     /// Whether its spec is as that migration last wrote it.
@@ -48,6 +50,7 @@ impl AccountFact {
             state: displayed_state(account),
             desired: account.desired(),
             is_being_deleted: account.is_being_deleted(),
+            is_held: is_held(account),
             migration: annotation(MIGRATION_ANNOTATION),
             is_unchanged: is_unchanged(account),
             zone: account.spec.zone_id.clone(),

@@ -89,13 +89,6 @@ impl MigrationProgress {
         !self.missing.is_empty()
     }
 
-    /// Records that an account of the migration disappeared. Unless the migration deleted it, a person did.
-    pub fn record_deletion(&mut self, name: String) {
-        if !self.deleting.contains(&name) {
-            self.present.insert(name);
-        }
-    }
-
     /// Records that the API server refused to create an account. It is not tried again until its entry changes.
     pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
         self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));

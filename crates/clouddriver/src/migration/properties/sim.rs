@@ -219,7 +219,15 @@ impl Sim {
                 names.iter().take(acts_on).try_for_each(|name| self.taken_back(name_of(name), true))
             }
             MigrationAction::Decline(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.declined(name_of(name), plan))
+                names.iter().take(acts_on).try_for_each(|(name, hash)| self.declined(name_of(name), hash))
+            }
+            MigrationAction::Release(names) => {
+                for name in names.iter().take(acts_on) {
+                    let account = self.accounts.get_mut(name_of(name)).ok_or("it is there")?;
+                    check(account.fact.is_being_deleted, format!("{name} is not being deleted"))?;
+                    account.fact.is_held = false;
+                }
+                Ok(())
             }
         }
     }
@@ -344,17 +352,16 @@ impl Sim {
         Ok(())
     }
 
-    fn declined(&mut self, name: &'static str, plan: &Plan) -> Checked {
+    fn declined(&mut self, name: &'static str, hash: &str) -> Checked {
         let by_person = match self.accounts.get(name) {
             // A new leader does not know what the last one deleted.
             Some(account) => account.fact.is_being_deleted && (account.deleted_by_person || self.leader > 0),
             None => self.gone_by_person.contains(name),
         };
         check(by_person, format!("nobody deleted {name}"))?;
-        let hash = plan.accounts[name].hash().ok_or("it has an entry")?.to_owned();
-        check(!self.declined.has(name, &hash), "it is declined already")?;
-        self.declined.add(name, &hash).map_err(|full| full.to_string())?;
-        self.declined_as.insert(name, hash);
+        check(!self.declined.has(name, hash), "it is declined already")?;
+        self.declined.add(name, hash).map_err(|full| full.to_string())?;
+        self.declined_as.insert(name, hash.to_owned());
         Ok(())
     }
 
@@ -364,6 +371,7 @@ impl Sim {
                 state: State::Active,
                 desired: DesiredState::Active,
                 is_being_deleted: false,
+                is_held: false,
                 migration: None,
                 is_unchanged: false,
                 zone: None,
@@ -416,7 +424,9 @@ impl Sim {
     }
 
     fn vanish(&mut self, name: &'static str) {
-        if let Some(account) = self.accounts.get(name).filter(|account| account.fact.is_being_deleted) {
+        if let Some(account) =
+            self.accounts.get(name).filter(|account| account.fact.is_being_deleted && !account.fact.is_held)
+        {
             if account.deleted_by_person {
                 self.gone_by_person.insert(name);
             }

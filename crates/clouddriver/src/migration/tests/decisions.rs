@@ -99,11 +99,11 @@ impl Bench {
             MigrationAction::Deactivate(names) => self.set(names, DesiredState::Inactive, State::Inactive),
             MigrationAction::Delete(names) => names.iter().for_each(|name| drop(self.accounts.remove(name))),
             MigrationAction::Decline(names) => {
-                for name in names {
-                    let hash = plan.accounts[name].hash().expect("an entry");
+                for (name, hash) in names {
                     self.declined.add(name, hash).expect("there is room");
                 }
             }
+            MigrationAction::Release(names) => names.iter().for_each(|name| drop(self.accounts.remove(name))),
             MigrationAction::Update(_) | MigrationAction::WriteStatus(_) => {}
         }
     }
@@ -292,6 +292,7 @@ fn accounts_of_others_are_left_alone() {
         state: State::Failed,
         desired: DesiredState::Inactive,
         is_being_deleted: false,
+        is_held: false,
         migration: Some("another".to_owned()),
         is_unchanged: true,
         zone: None,
@@ -313,8 +314,12 @@ fn accounts_of_others_are_left_alone() {
 fn a_deleted_account_is_declined_and_the_bound_pauses() {
     let mut bench = Bench::new(2, json!({"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}}));
     bench.run();
-    bench.accounts.remove("a000");
-    assert!(matches!(bench.next(), Some(MigrationAction::Decline(names)) if names == ["a000"]));
+    bench.accounts.get_mut("a000").expect("created").is_being_deleted = true;
+    // Another leader, which cannot read the sources.
+    (bench.progress, bench.completeness) = (MigrationProgress::default(), unread());
+    assert!(matches!(bench.next(), Some(MigrationAction::Decline(names)) if names[0].0 == "a000"));
+    assert!(matches!(bench.next(), Some(MigrationAction::Release(names)) if names == ["a000"]));
+    bench.completeness = Completeness::Complete;
     assert_eq!(bench.run(), []);
     assert_eq!(bench.shown().0, MigrationPhase::Complete);
     bench.edit("names", json!(["a000"]));
