@@ -85,6 +85,8 @@ pub(super) enum CommandError {
     Failed(String),
     /// The message was already printed: exit code 1.
     AlreadyPrinted,
+    /// The result was already printed: this exit code.
+    Ended(u8),
 }
 
 impl From<String> for CommandError {

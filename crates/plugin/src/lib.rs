@@ -10,6 +10,7 @@
 //! | `account_api.rs` | the API of accounts that the operator adds to the user's API server, for `kubeconfig`, `on`, `operations` |
 //! | `account_kubeconfig.rs` | kubeconfigs for it |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
+//! | `program_settings.rs` | what `import` knows of the settings of operator and agent |
 //! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `why` alone |
 //! | `commands/` | one file for each command; `change.rs` is `activate`, `deactivate`, `retry` and `adopt` |
 
@@ -26,6 +27,7 @@ mod commands {
     pub(super) mod completion;
     pub(super) mod credential;
     pub(super) mod describe;
+    pub(super) mod import;
     pub(super) mod kubeconfig;
     pub(super) mod list;
     pub(super) mod on;
@@ -36,7 +38,10 @@ mod commands {
 }
 mod operator_client;
 mod own_kubeconfig;
+mod program_settings;
 mod progress;
 mod resources;
 
 pub use cli::main;
+pub use commands::import::settings::{ImportedSettings, SettingLine, SettingResult, judged};
+pub use program_settings::{AgentFiles, ProgramSettings, StaticAccount};

@@ -79,7 +79,7 @@ fn tables() -> [OwnTable; 12] {
         table(3, "kubesvc_meta", vec!["k", "v"], &["k"]),
         table(
             4,
-            "kubesvc_assignments",
+            ASSIGNMENTS,
             vec!["account_name", "agent_id", "cd_id", "connections", "caching", "reachable", "last_updated"],
             &["account_name", "agent_id", "cd_id"],
         ),
@@ -189,6 +189,9 @@ pub(super) async fn migrate<D: Dialect>(
         )));
     }
     let foreign = foreign_tables::<D>(connection, &applied, &at_start).await?;
+    if options.vendor == VendorTables::Rename {
+        check_vendor_stopped::<D>(connection, &foreign, database, &at_start).await?;
+    }
     move_foreign_tables::<D>(connection, &foreign, database, options.vendor, &at_start).await?;
     note_added::<D>(connection, steps, &applied, database, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
@@ -262,6 +265,43 @@ async fn foreign_tables<D: Dialect>(
         }
     }
     Ok(foreign)
+}
+
+/// The table that the vendor's plugin writes once a minute, as kubesvc does.
+const ASSIGNMENTS: &str = "kubesvc_assignments";
+/// Time without a write after which the vendor's plugin counts as stopped, in milliseconds.
+const VENDOR_SILENCE_MS: i64 = 180_000;
+
+/// Refuses the tables of a plugin that still runs: it would go on with tables that are not its own.
+async fn check_vendor_stopped<D: Dialect>(
+    connection: &mut ConnectionOf<D>,
+    foreign: &[&str],
+    database: &str,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    const TIME: &str = "last_updated";
+    let columns = columns_of::<D>(connection, ASSIGNMENTS).await.map_err(&at_start)?;
+    if !foreign.contains(&ASSIGNMENTS) || !columns.iter().any(|column| column == TIME) {
+        return Ok(());
+    }
+    let newest = Statement::new(&format!(
+        "SELECT {} FROM {ASSIGNMENTS} WHERE {TIME} IS NOT NULL ORDER BY {TIME} DESC LIMIT 1",
+        D::as_text(TIME)
+    ));
+    let newest: Option<i64> = select::<D, String>(connection, newest)
+        .await
+        .map_err(&at_start)?
+        .pop()
+        .and_then(|time| time.parse().ok());
+    let age = newest.map(|time| super::now().saturating_sub(time));
+    let Some(age) = age.filter(|age| *age < VENDOR_SILENCE_MS) else { return Ok(()) };
+    Err(StoreError::Unfit(format!(
+        "the Scale Agent's plugin still uses the database {database}: it wrote {ASSIGNMENTS} {} s ago, and nothing was \
+         touched: remove the plugin from every Clouddriver and start kubesvc {} s later, or give kubesvc.database.url \
+         another database",
+        age.max(0) / 1000,
+        VENDOR_SILENCE_MS / 1000
+    )))
 }
 
 async fn move_foreign_tables<D: Dialect>(
