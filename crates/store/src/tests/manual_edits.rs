@@ -205,6 +205,7 @@ pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &ServerDatabase)
         zone_id: Some("z".to_owned()),
         definition: Some("{\"metrics\": true}".to_owned()),
         props: None,
+        is_dynamic: None,
     };
     let left = ForeignRow { name: "left".to_owned(), props: Some("{}".to_owned()), ..ForeignRow::default() };
     assert!(held == [theirs, left], "{held:?}");
