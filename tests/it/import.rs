@@ -6,12 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use kube::Api;
 use kube::api::{ListParams, PostParams};
-use kubesvc_core::{KubesvcAccount, State};
+use kubesvc_core::{KubesvcAccount, State, owned_secret};
 use kubesvc_testkit::databases::{Kind, Server, shared};
 use kubesvc_testkit::kubectl::{self, Output};
 use kubesvc_testkit::must;
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::world::{World, connect};
@@ -300,14 +300,31 @@ async fn an_installation_is_imported_and_stays_as_it_is(kind: Kind) {
     says_no_secret(&world, &[&tried, &done, &again, &other], Path::new(&out), &secrets).await;
 
     // A Secret of an import that was interrupted is used again; one of somebody else is left.
-    world.delete("prod").await;
-    world.until_gone("prod").await;
-    world.secret("prod-kubeconfig", b"somebody's", false).await;
     std::fs::write(&out, written).expect("written");
-    let taken = plugin(&world, &with(&["-o", "json"])).await;
-    let report: Value = serde_json::from_str(&taken.stdout).expect("JSON");
-    assert!(results(&report, "accounts", "name").contains(&("prod", "refused")), "{report:#}");
-    assert!(world.object("prod").await.is_none());
+    let stale = SecretString::from("stale".to_owned());
+    let stale = owned_secret::wanted(
+        (world.namespace(), "prod"),
+        "migrated",
+        &[(owned_secret::OWN_KEY, &stale)].into(),
+        None,
+    );
+    for (is_ours, expected) in [(true, "created"), (false, "refused")] {
+        world.delete("prod").await;
+        world.until_gone("prod").await;
+        if is_ours {
+            world.api::<Secret>().create(&PostParams::default(), &stale).await.expect("created");
+        } else {
+            world.secret("prod-kubeconfig", b"somebody's", false).await;
+        }
+        let output = plugin(&world, &with(&["-o", "json"])).await;
+        let report: Value = serde_json::from_str(&output.stdout).expect("JSON");
+        assert!(results(&report, "accounts", "name").contains(&("prod", expected)), "{report:#}");
+        let secret = world.api::<Secret>().get("prod-kubeconfig").await.expect("it is there");
+        let kept = secret.data.and_then(|mut data| data.remove("kubeconfig")).map(|bytes| bytes.0);
+        let wanted = if is_ours { cluster.kubeconfig().into_bytes() } else { b"somebody's".to_vec() };
+        assert_eq!(kept, Some(wanted));
+        assert_eq!(world.object("prod").await.is_some(), is_ours);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,18 +14,24 @@ fn imported(files: &[(&str, &str)]) -> ImportedSettings {
     let file = |(name, text): &(&str, &str)| NamedText { name: (*name).to_owned(), text: (*text).to_owned() };
     let files: Vec<_> = files.iter().map(file).collect();
     let found = read_settings(&files, &[], &ROOTS).expect("YAML");
-    judged(OperatorSettings::spec(), &found)
+    let mut imported = judged(OperatorSettings::spec(), &found);
+    imported.refuse_unfit(checked).expect("what is left fits");
+    imported
 }
 
 fn results(imported: &ImportedSettings) -> Vec<(&str, SettingResult)> {
     imported.lines.iter().map(|line| (line.key.as_str(), line.result)).collect()
 }
 
-/// Reads the file as the operator does.
-fn accepted(imported: &ImportedSettings) -> Result<(), String> {
+/// Reads a file as the operator does.
+fn checked(text: &str) -> Result<(), ConfigError> {
     let mut file = tempfile::NamedTempFile::with_suffix(".yml").expect("a file");
-    file.write_all(imported.file.as_bytes()).expect("written");
-    check_operator(file.path()).map_err(|error| error.to_string())
+    file.write_all(text.as_bytes()).expect("written");
+    check_operator(file.path())
+}
+
+fn accepted(imported: &ImportedSettings) -> Result<(), String> {
+    checked(&imported.file).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -113,7 +119,7 @@ fn files_count_in_springs_order_and_spellings_are_one_setting() {
         (
             "clouddriver.yml",
             "server.port: 7002\nkubesvc:\n  cluster: ${MODE:kubernetes}\n  clusterKubernetes: {useDNS: false}\n  \
-             cache: {cacheKinds: [Pod, Job]}\n  runtime.accounts: {a.b: {onlySpinnakerManaged: true}, A-B: \
+             cache: {cacheKinds: [Pod, Job]}\n  runtime.accounts: {'[a.b]': {onlySpinnakerManaged: true}, A-B: \
              {onlySpinnakerManaged: false}}\n---\nspring.profiles: other\nkubesvc.cluster: local\n",
         ),
     ]);
@@ -200,7 +206,8 @@ fn no_settings_of_any_shape_stop_the_import_or_the_operator() {
         let text: String = settings.iter().map(|(key, value)| format!("\"{key}\": {value}\n")).collect();
         let files = [NamedText { name: "clouddriver.yml\n#".to_owned(), text }];
         if let Ok(found) = read_settings(&files, &[], &ROOTS) {
-            let imported = judged(OperatorSettings::spec(), &found);
+            let mut imported = judged(OperatorSettings::spec(), &found);
+            imported.refuse_unfit(checked).expect("what is left fits");
             prop_assert_eq!(imported.lines.len(), found.settings.len());
             prop_assert_eq!(accepted(&imported), Ok(()), "{}", imported.file);
         }

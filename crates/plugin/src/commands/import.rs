@@ -163,9 +163,22 @@ fn imported_settings(
     let files: Vec<_> = files.collect::<Result<_, _>>()?;
     let found =
         read_settings(&files, &arguments.clouddriver_profiles, &ROOTS).map_err(|fault| fault.to_string())?;
-    let settings = judged((programs.operator)(), &found);
-    let text = settings_file(&settings);
-    let path = &arguments.settings_out;
+    let mut settings = judged((programs.operator)(), &found);
+    let trial = tempfile::Builder::new().suffix(".yml").tempfile();
+    let trial = trial.map_err(|error| format!("the operator's file cannot be checked: {error}"))?;
+    let check = |text: &str| {
+        let unwritten = |error: std::io::Error| ConfigProblem::Unreadable {
+            file: trial.path().display().to_string().into(),
+            why: error.to_string(),
+        };
+        std::fs::write(trial.path(), text).map_err(unwritten)?;
+        (programs.check_operator)(trial.path())
+    };
+    settings.refuse_unfit(check).map_err(|error| {
+        let problems: Vec<_> = error.problems.iter().map(ConfigProblem::reason).collect();
+        format!("the operator would refuse these settings together: {}", problems.join("; "))
+    })?;
+    let (path, text) = (&arguments.settings_out, settings_file(&settings));
     let differs = std::fs::read_to_string(path).is_ok_and(|there| there != text);
     if differs && !arguments.dry_run {
         let path = path.display();
@@ -173,17 +186,6 @@ fn imported_settings(
             "{path} is there and differs: give --settings-out another file"
         )));
     }
-    let trial = tempfile::NamedTempFile::with_suffix(".yml");
-    let trial = trial.and_then(|mut file| file.write_all(text.as_bytes()).map(|()| file));
-    let trial = trial.map_err(|error| format!("the operator's file cannot be checked: {error}"))?;
-    (programs.check_operator)(trial.path()).map_err(|error| {
-        let problems: Vec<_> = error.problems.iter().map(ConfigProblem::without_value).collect();
-        let problems =
-            problems.join("; ").replace(&trial.path().display().to_string(), "the operator's file");
-        CommandError::Failed(format!(
-            "Clouddriver's settings do not go together for the operator: {problems}"
-        ))
-    })?;
     Ok(settings)
 }
 

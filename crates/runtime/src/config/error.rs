@@ -109,8 +109,16 @@ impl ConfigProblem {
         }
     }
 
+    /// The line of a file, counted from 1; `None`: it is not of one line.
+    pub fn line(&self) -> Option<usize> {
+        match self.origin()? {
+            Origin::File { line, .. } => Some(*line).filter(|line| *line > 0),
+            _ => None,
+        }
+    }
+
     /// What is wrong, without the place, the key and the value.
-    pub(super) fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             Self::Unreadable { why, .. } | Self::Malformed { why, .. } | Self::Rule { why, .. } => {
                 why.clone()

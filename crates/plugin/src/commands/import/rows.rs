@@ -118,7 +118,7 @@ pub(super) fn desired(row: &ForeignRow) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use secrecy::ExposeSecret as _;
+    use secrecy::ExposeSecret;
     use serde_json::{Value, json};
 
     use super::*;
@@ -175,13 +175,16 @@ mod tests {
             assert_eq!(object.spec.state, Some(DesiredState::Inactive), "{status}");
             assert_eq!(desired(&row), wanted, "{status}");
             assert!(!object.has_finalizer());
-            assert_eq!(object.spec.zone_id.as_ref().map(|zone| zone.as_str()), Some("agent_spinnaker"));
+            assert_eq!(
+                object.spec.zone_id.as_ref().map(kubesvc_core::ZoneId::as_str),
+                Some("agent_spinnaker")
+            );
             assert_eq!(
                 (object.account_name(), object.metadata.namespace.as_deref()),
                 ("Prod 1", Some("spin"))
             );
             assert!(!serde_json::to_string(object).expect("JSON").contains("t0ps3cret"));
-            let kept: Vec<_> = adoption.kubeconfigs.values().map(|text| text.expose_secret()).collect();
+            let kept: Vec<_> = adoption.kubeconfigs.values().map(ExposeSecret::expose_secret).collect();
             assert_eq!(kept, [contents.as_str()]);
         }
     }

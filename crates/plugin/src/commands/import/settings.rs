@@ -1,10 +1,10 @@
-//! From the plugin's settings in Clouddriver's files to the operator's file. Pure, except for the check of the file.
+//! From the plugin's settings in Clouddriver's files to the operator's file. Pure.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use kubesvc_clouddriver::sources::{Completeness, FileSettings};
-use kubesvc_runtime::config::{SettingVerdict, Spec};
+use kubesvc_runtime::config::{ConfigError, SettingVerdict, Spec};
 use serde::Serialize;
 use serde_json::{Number, Value};
 
@@ -18,7 +18,7 @@ const BOTH_ROOTS: &str = "kubesvc and armory.kubesvc set it differently: keep th
 pub struct ImportedSettings {
     /// Each setting, in the order of the files.
     pub lines: Vec<SettingLine>,
-    /// The operator's file, without those that are not taken.
+    /// The operator's file: a line for each setting that is taken, in the same order.
     pub file: String,
     /// Why the files may not have all of Clouddriver's settings.
     pub incomplete: Option<String>,
@@ -61,6 +61,37 @@ impl SettingResult {
             Self::Unknown => "unknown",
             Self::Refused => "refused",
         }
+    }
+}
+
+impl ImportedSettings {
+    /// Refuses the settings that the operator does not accept beside the others. `check` reads the file as it does.
+    ///
+    /// # Errors
+    /// The operator refuses the file for something that is in no line of it.
+    pub fn refuse_unfit(
+        &mut self,
+        check: impl Fn(&str) -> Result<(), ConfigError>,
+    ) -> Result<(), ConfigError> {
+        while let Err(error) = check(&self.file) {
+            let problems = error.problems.iter();
+            let unfit: BTreeMap<usize, String> =
+                problems.filter_map(|problem| Some((problem.line()?, problem.reason()))).collect();
+            let taken = self.lines.iter_mut().filter(|line| line.result == SettingResult::Taken);
+            let mut is_changed = false;
+            for (line, number) in taken.zip(1..) {
+                if let Some(why) = unfit.get(&number) {
+                    (line.result, line.reason) = (SettingResult::Refused, why.clone());
+                    is_changed = true;
+                }
+            }
+            if !is_changed {
+                return Err(error);
+            }
+            let kept = self.file.lines().zip(1..).filter(|(_, number)| !unfit.contains_key(number));
+            self.file = kept.map(|(line, _)| format!("{line}\n")).collect();
+        }
+        Ok(())
     }
 }
 
