@@ -131,7 +131,7 @@ impl<T: Settings> Loaded<T> {
 }
 
 /// Files read for a report, also with problems that keep a program from starting.
-pub struct Inspected<T> {
+pub struct InspectedSettings<T> {
     /// The settings without those that have a problem; `None` if what is left does not go together.
     pub settings: Option<T>,
     /// What keeps the program from starting.
@@ -140,7 +140,7 @@ pub struct Inspected<T> {
     pub warnings: Vec<String>,
 }
 
-impl<T: Settings> Inspected<T> {
+impl<T: Settings> InspectedSettings<T> {
     /// Reads the files like [`Loaded::read`], without an environment.
     pub fn read(files: &[PathBuf]) -> Self {
         let mut values = Values::new(T::spec());

@@ -52,7 +52,7 @@ pub(super) async fn read_only<R: TableReading>(
         DatabaseLocation::MySql(address) => {
             let address = with_secrets(address, "VERIFY_IDENTITY");
             let options = mysql::options(&address).map_err(|_| ClouddriverTableError::Url)?;
-            let limits = Limits::<MySql>::new(&address, R::TABLE);
+            let limits = StatementLimits::<MySql>::new(&address, R::TABLE);
             // Not `START TRANSACTION ISOLATION LEVEL`, which MySQL does not have.
             let prepare = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
             run(limits, reading, options.connect(), prepare, "START TRANSACTION READ ONLY").await
@@ -60,7 +60,7 @@ pub(super) async fn read_only<R: TableReading>(
         DatabaseLocation::Postgres(address) => {
             let address = with_secrets(address, "verify-full");
             let options = postgres::options(&address).map_err(|_| ClouddriverTableError::Url)?;
-            let limits = Limits::<Postgres>::new(&address, R::TABLE);
+            let limits = StatementLimits::<Postgres>::new(&address, R::TABLE);
             let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
             run(limits, reading, options.connect(), "SELECT 1", begin).await
         }
@@ -68,7 +68,7 @@ pub(super) async fn read_only<R: TableReading>(
 }
 
 async fn run<D: ServerErrors, R: TableReading>(
-    limits: Limits<'_, D>,
+    limits: StatementLimits<'_, D>,
     reading: &R,
     connecting: impl Future<Output = Result<ConnectionOf<D>, sqlx::Error>> + Send,
     prepare: &'static str,
@@ -88,7 +88,7 @@ where
 
 /// A transaction that only reads.
 pub(super) struct ReadOnlySession<'c, D: ServerErrors> {
-    limits: Limits<'c, D>,
+    limits: StatementLimits<'c, D>,
     connection: &'c mut ConnectionOf<D>,
 }
 
@@ -133,21 +133,21 @@ impl<D: ServerErrors> ReadOnlySession<'_, D> {
 }
 
 /// Time limits, and the meaning of errors.
-struct Limits<'a, D> {
+struct StatementLimits<'a, D> {
     address: &'a ServerAddress,
     table: &'static str,
     dialect: PhantomData<fn() -> D>,
 }
 
-impl<D> Clone for Limits<'_, D> {
+impl<D> Clone for StatementLimits<'_, D> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<D> Copy for Limits<'_, D> {}
+impl<D> Copy for StatementLimits<'_, D> {}
 
-impl<'a, D: ServerErrors> Limits<'a, D> {
+impl<'a, D: ServerErrors> StatementLimits<'a, D> {
     fn new(address: &'a ServerAddress, table: &'static str) -> Self {
         Self { address, table, dialect: PhantomData }
     }

@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, PostParams};
 use secrecy::SecretString;
 
 use self::agents::AgentConfig;
-use self::report::Report;
+use self::report::ImportReport;
 use self::rows::{ExistingAccounts, RowLine, RowPlan, RowResult};
 use self::settings::{ImportedSettings, ROOTS, judged};
 use crate::account_api;
@@ -123,8 +123,8 @@ pub(crate) async fn run(
         write_settings(&arguments.settings_out, &settings_file(&settings))?;
     }
     let accounts = accounts(&session, &rows, arguments.dry_run).await?;
-    let report = Report {
-        warning: Report::warning(has_gateway),
+    let report = ImportReport {
+        warning: ImportReport::warning(has_gateway),
         dry_run: arguments.dry_run,
         settings_file: arguments.settings_out.display().to_string(),
         settings: settings.lines,

@@ -42,7 +42,7 @@ impl FromStr for AgentConfig {
 /// What an agent's files say.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct AgentReport {
+pub(super) struct VendorAgent {
     /// The folder or ConfigMap.
     pub(super) config: String,
     /// The zones that kubesvc's agents set as `zoneId`; empty: not known.
@@ -68,7 +68,7 @@ pub(super) async fn read(
     session: &ApiSession,
     config: &AgentConfig,
     programs: ProgramSettings,
-) -> Result<AgentReport, CommandError> {
+) -> Result<VendorAgent, CommandError> {
     match config {
         AgentConfig::Folder(folder) => {
             let shown = folder.display().to_string();
@@ -140,10 +140,10 @@ fn read_copy(
     Ok(read)
 }
 
-fn report(config: String, read: AgentFiles, zones: Vec<String>) -> AgentReport {
+fn report(config: String, read: AgentFiles, zones: Vec<String>) -> VendorAgent {
     let accounts = read.accounts.unwrap_or_default().into_iter();
     let zone_is_written = read.zone_id.is_some();
-    AgentReport {
+    VendorAgent {
         config,
         zone_ids: read.zone_id.into_iter().chain(zones).collect(),
         zone_is_written,

@@ -3,7 +3,7 @@
 use kubesvc_runtime::terminal::{Table, text};
 use serde::Serialize;
 
-use super::agents::AgentReport;
+use super::agents::VendorAgent;
 use super::rows::{RowLine, RowResult};
 use super::settings::{SettingLine, SettingResult};
 
@@ -16,14 +16,14 @@ const NEXT: &str =
 /// What was found and done.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
+pub(super) struct ImportReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) warning: Option<&'static str>,
     pub(super) dry_run: bool,
     /// The operator's file.
     pub(super) settings_file: String,
     pub(super) settings: Vec<SettingLine>,
-    pub(super) agents: Vec<AgentReport>,
+    pub(super) agents: Vec<VendorAgent>,
     /// Namespace of the accounts.
     pub(super) namespace: String,
     pub(super) accounts: Vec<RowLine>,
@@ -31,7 +31,7 @@ pub(super) struct Report {
     pub(super) incomplete: Vec<String>,
 }
 
-impl Report {
+impl ImportReport {
     /// The warning of an installation with or without the API of accounts.
     pub(super) fn warning(has_gateway: bool) -> Option<&'static str> {
         (!has_gateway).then_some(NO_GATEWAY)
@@ -75,7 +75,7 @@ impl Report {
         lines
     }
 
-    fn agent(&self, agent: &AgentReport, lines: &mut Vec<String>) {
+    fn agent(&self, agent: &VendorAgent, lines: &mut Vec<String>) {
         lines.push(heading(&format!("Agent of {}", text::line(&agent.config))));
         let zones: Vec<_> = agent.zone_ids.iter().map(|zone| text::line(zone)).collect();
         lines.push(match (agent.zone_is_written, zones.as_slice()) {
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn the_first_line_says_what_ends_without_the_gateway() {
-        let mut report = Report {
-            warning: Report::warning(false),
+        let mut report = ImportReport {
+            warning: ImportReport::warning(false),
             dry_run: true,
             settings_file: "kubesvc.yml".to_owned(),
             settings: Vec::new(),
@@ -127,7 +127,7 @@ mod tests {
         let lines = report.lines();
         assert!(lines[0].contains("step 5") && lines[0].contains("deploys end"), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("a\\u{1b}b")), "{lines:?}");
-        report.warning = Report::warning(true);
+        report.warning = ImportReport::warning(true);
         assert!(!report.lines().join("\n").contains("step 5"));
         assert!(!report.has_refusals());
     }
