@@ -45,4 +45,4 @@ pub use hub::{
     RegistrationError, SessionRef,
 };
 pub use leases::Replicas;
-pub use operator::{main, settings};
+pub use operator::{main, program_settings, settings};

@@ -8,6 +8,7 @@ mod gateway;
 mod kube_client;
 mod lead;
 mod part_settings;
+mod program_settings;
 mod readiness;
 mod replicas;
 mod run;
@@ -32,6 +33,7 @@ use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_store::StoreError;
 
 pub use cli::main;
+pub use program_settings::program_settings;
 
 /// Why the operator cannot start, or ended by itself: what is missing, and what to do. A cause in the middle of a text
 /// is no source, since its text would stand there twice.

@@ -35,6 +35,7 @@ mod followers;
 mod gateway;
 mod gitops;
 mod http_bounds;
+mod import;
 mod installations;
 mod leaders;
 mod manifests;

@@ -18,9 +18,9 @@ use kubesvc_core::requests::access::AllowedClasses;
 use kubesvc_core::requests::target::Class;
 use kubesvc_core::wire::ops::{ApplySettings, RetrySettings, ServerSideApply};
 use kubesvc_runtime::config::{
-    ADDRESS, COMMANDS, ConfigError, ConfigProblem, FLAG, FOLDERS, FileShape, HOST_PORT, Loaded,
-    LoggingSettings, PORT, REQUEST_CLASSES, SERVERS, SettingType, Settings, Source, Spec, TEXT, TEXTS, Unit,
-    UnknownKeys, Values, count, group, key, list, millis, parsed, seconds,
+    ADDRESS, COMMANDS, ConfigError, ConfigProblem, FLAG, FOLDERS, FileShape, HOST_PORT, InspectedSettings,
+    Loaded, LoggingSettings, PORT, REQUEST_CLASSES, SERVERS, SettingType, Settings, Source, Spec, TEXT,
+    TEXTS, Unit, UnknownKeys, Values, count, group, key, list, millis, parsed, seconds,
 };
 use kubesvc_runtime::settings;
 
@@ -272,6 +272,15 @@ pub fn load(
         loaded.warnings.insert(0, warning);
     }
     Ok(loaded)
+}
+
+/// Reads the settings in `dir` for a report, also if the agent refuses them.
+pub fn inspect(dir: &Path) -> InspectedSettings<AgentSettings> {
+    let files: Result<Vec<_>, _> = FILES.iter().map(|stem| either_ending(dir, stem)).collect();
+    match files {
+        Ok(files) => InspectedSettings::read(&files.into_iter().flatten().collect::<Vec<_>>()),
+        Err(problem) => InspectedSettings { settings: None, problems: vec![problem], warnings: Vec::new() },
+    }
 }
 
 const FILES: [&str; 2] = ["armory-agent", "armory-agent-local"];

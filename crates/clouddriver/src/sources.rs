@@ -14,6 +14,7 @@ mod files;
 mod merged;
 mod placeholders;
 mod properties;
+mod settings;
 mod snapshot;
 mod stored;
 #[cfg(test)]
@@ -23,5 +24,6 @@ mod yaml;
 pub use config_server::read_config_server;
 pub use files::{NamedText, is_active, is_spring_file, read_files, sort_by_precedence};
 pub use merged::{MergedSources, NameLookup, Shadowed};
+pub use settings::{FileSetting, FileSettings, read_settings};
 pub use snapshot::{BadEntry, Completeness, SourceEntry, SourceFault, SourceItem, SourceSnapshot};
 pub use stored::{read_definition, read_page, read_row};

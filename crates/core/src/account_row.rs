@@ -63,6 +63,8 @@ pub struct ForeignRow {
     pub definition: Option<String>,
     /// Content of the vendor's column `props`, as JSON.
     pub props: Option<String>,
+    /// Whether it is not an account of an agent's own file; `None` if the table does not say.
+    pub is_dynamic: Option<bool>,
 }
 
 impl fmt::Debug for ForeignRow {

@@ -91,6 +91,12 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionErro
 const NO_CREDENTIAL: &str = "it has no credential: its definition names none of kubeconfigContents, kubeconfigFile and \
                              serviceAccount; declare the account as an object, and the row becomes its own";
 
+/// Whether a text is base64 of more than one line.
+fn is_encoded(text: &str) -> bool {
+    let bytes: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    STANDARD.decode(bytes).is_ok_and(|plain| plain.contains(&b'\n'))
+}
+
 /// Decodes a kubeconfig that a row holds in base64. No kubeconfig is itself valid base64, since it contains a colon.
 fn decoded(contents: SecretString) -> SecretString {
     let mut bytes: Vec<u8> =
@@ -101,7 +107,7 @@ fn decoded(contents: SecretString) -> SecretString {
 }
 
 /// Active for states that are active, or on the way there.
-fn desired(status: &str) -> DesiredState {
+pub fn desired(status: &str) -> DesiredState {
     let active = [State::Active, State::Activating, State::Orphaned, State::ToMigrate];
     if active.iter().any(|state| state.as_str() == status) {
         DesiredState::Active
@@ -123,6 +129,14 @@ fn given(row: &ForeignRow) -> Result<AccountInput, AdoptionError> {
         Some(_) => {
             return Err(AdoptionError("its definition is that of an account with another name".to_owned()));
         }
+    }
+    // The vendor also puts the kubeconfig itself, in base64, where a path is expected.
+    if !fields.contains_key("kubeconfigContents")
+        && let Some(Value::String(text)) = fields.get("kubeconfigFile")
+        && is_encoded(text)
+        && let Some(contents) = fields.remove("kubeconfigFile")
+    {
+        fields.insert("kubeconfigContents".to_owned(), contents);
     }
     // Permissions are never lost in the conversion.
     let silent = fields.get("permissions").is_none_or(Value::is_null);
@@ -264,7 +278,10 @@ mod tests {
         let mut encoded = STANDARD.encode(&contents);
         encoded.insert(76, '\n');
         let Adoption { kubeconfigs, .. } = adopted(&row(&json!({"kubeconfigContents": encoded}).to_string()));
-        assert_eq!(own(&kubeconfigs), Some(contents));
+        assert_eq!(own(&kubeconfigs).as_ref(), Some(&contents));
+        let Adoption { kubeconfigs, .. } =
+            adopted(&row(&json!({"kubeconfigFile": STANDARD.encode(&contents)}).to_string()));
+        assert_eq!(own(&kubeconfigs), Some(contents), "also where a path is expected");
         let why = why(&row(&json!({"kubeconfigContents": STANDARD.encode("s3cret: 1")}).to_string()));
         assert!(why.contains("kubeconfig is refused") && !why.contains("s3cret"), "{why}");
     }

@@ -11,6 +11,7 @@ use crate::commands::change;
 use crate::commands::completion;
 use crate::commands::credential;
 use crate::commands::describe;
+use crate::commands::import;
 use crate::commands::kubeconfig;
 use crate::commands::list;
 use crate::commands::migrate;
@@ -19,6 +20,7 @@ use crate::commands::operations;
 use crate::commands::uninstall;
 use crate::commands::wait;
 use crate::commands::why;
+use crate::program_settings::ProgramSettings;
 use kubesvc_core::DesiredState;
 use kubesvc_runtime::process::{self, FAILURE, USAGE};
 use kubesvc_runtime::terminal::{self, text};
@@ -92,6 +94,9 @@ enum Command {
     /// Take accounts over from Clouddriver, in waves; pause, resume and roll back.
     #[command(after_help = migrate::EXAMPLES)]
     Migrate(migrate::MigrateArguments),
+    /// Take over an installation of the Armory Scale Agent: its accounts and settings. Changes nothing of it.
+    #[command(after_help = import::EXAMPLES)]
+    Import(import::ImportArguments),
     /// Report what hangs, and in which order to remove kubesvc.
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
@@ -107,7 +112,7 @@ enum Command {
 }
 
 /// Entry point of `kubectl-kubesvc`.
-pub fn main() -> ExitCode {
+pub fn main(programs: ProgramSettings) -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     // Handled before the arguments are parsed, because the words being completed are not a valid command line yet.
     if words.next().is_some_and(|word| word == completion::COMMAND) {
@@ -118,7 +123,7 @@ pub fn main() -> ExitCode {
         Command::Completion(arguments) => completion::script(arguments),
         Command::Version => terminal::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION")))
             .map_err(CommandError::from),
-        command => in_runtime(run(&cli.scope, command)),
+        command => in_runtime(run(&cli.scope, command, programs)),
     })
 }
 
@@ -143,7 +148,11 @@ fn in_runtime(work: impl Future<Output = Result<(), CommandError>>) -> Result<()
     ended
 }
 
-async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandError> {
+async fn run(
+    scope: &ScopeArguments,
+    command: &Command,
+    programs: ProgramSettings,
+) -> Result<(), CommandError> {
     match command {
         Command::List(arguments) => list::run(scope, arguments).await,
         Command::Describe(arguments) => describe::run(scope, arguments).await,
@@ -159,6 +168,7 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::On(arguments) => on::run(scope, arguments).await,
         Command::Operations(arguments) => operations::run(scope, arguments).await,
         Command::Migrate(arguments) => migrate::run(scope, arguments).await,
+        Command::Import(arguments) => import::run(scope, arguments, programs).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Cache(arguments) => cache::run(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),
@@ -217,6 +227,8 @@ mod tests {
             "x operations",
             "x ops a --limit 5 -o wide",
             "x operations a 01G4V5TH5QSWSR2SZE2VH1SDME -o json",
+            "x import --clouddriver-config f --clouddriver-config g --agent-config d --agent-config configmap/n/c -o json",
+            "x import --clouddriver-config f --database mysql://u@h/d --database-password-file p --dry-run",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {}", parsed.expect_err("it is an error"));
@@ -240,6 +252,9 @@ mod tests {
             "x kubeconfig a --server http://c",
             "x kubeconfig a --gateway https://g --server https://c",
             "x operations --limit 0",
+            "x import",
+            "x import --clouddriver-config f -o wide",
+            "x import --clouddriver-config f --database-password-file p",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -11,6 +11,7 @@
 //! | `account_kubeconfig.rs` | kubeconfigs for it |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
 //! | `operator_client.rs` | calls of the operator's REST API, for `cache`, `why` and dry runs of `migrate` alone |
+//! | `program_settings.rs` | what `import` knows of the settings of operator and agent |
 //! | `commands/` | one file for each command; `change.rs` is `activate`, `deactivate`, `retry` and `adopt` |
 
 mod account_api;
@@ -26,6 +27,7 @@ mod commands {
     pub(super) mod completion;
     pub(super) mod credential;
     pub(super) mod describe;
+    pub(super) mod import;
     pub(super) mod kubeconfig;
     pub(super) mod list;
     pub(super) mod migrate;
@@ -37,7 +39,10 @@ mod commands {
 }
 mod operator_client;
 mod own_kubeconfig;
+mod program_settings;
 mod progress;
 mod resources;
 
 pub use cli::main;
+pub use commands::import::settings::{ImportedSettings, SettingLine, SettingResult, judged};
+pub use program_settings::{AgentFiles, ProgramSettings, StaticAccount};

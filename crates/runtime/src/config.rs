@@ -17,6 +17,7 @@ mod print;
 mod row;
 mod schema;
 mod values;
+mod verdict;
 mod yaml;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ pub use kind::*;
 pub use print::redact_url;
 pub use row::{FileShape, RefusalRule, SettingRow, SettingUse, Spec, Unread};
 pub use values::{SettingList, Values};
+pub use verdict::SettingVerdict;
 pub use yaml::{MAX_BYTES as MAX_FILE_BYTES, MappingEntry, YamlNode, YamlValue, shown};
 
 /// How to treat a key that is in no table.
@@ -125,6 +127,33 @@ impl<T: Settings> Loaded<T> {
         let mut warnings = std::mem::take(&mut values.warnings);
         warnings.extend(T::notes(&values)?);
         Ok(Self { settings, warnings, values })
+    }
+}
+
+/// Files read for a report, also with problems that keep a program from starting.
+pub struct InspectedSettings<T> {
+    /// The settings without those that have a problem; `None` if what is left does not go together.
+    pub settings: Option<T>,
+    /// What keeps the program from starting.
+    pub problems: Vec<ConfigProblem>,
+    /// What the program warns of.
+    pub warnings: Vec<String>,
+}
+
+impl<T: Settings> InspectedSettings<T> {
+    /// Reads the files like [`Loaded::read`], without an environment.
+    pub fn read(files: &[PathBuf]) -> Self {
+        let mut values = Values::new(T::spec());
+        for path in files {
+            match yaml::read(path) {
+                Ok((file, root)) => values.file(&file, &root, UnknownKeys::Error),
+                Err(problem) => values.problems.push(problem),
+            }
+        }
+        let mut problems = values.finish().err().map(|error| error.problems).unwrap_or_default();
+        let settings = T::read(&Reader::new(&values));
+        let settings = settings.map_err(|error| problems.extend(error.problems)).ok();
+        Self { settings, problems, warnings: std::mem::take(&mut values.warnings) }
     }
 }
 

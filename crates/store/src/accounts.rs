@@ -13,7 +13,7 @@ use super::sql::{RowOf, SqlSession, SqlStore, Transaction};
 use super::{ForeignRow, Malformed, StoreError, Term, column_limits, fences, leader_terms, now};
 use kubesvc_core::account_row::AccountRow;
 
-mod foreign_rows;
+pub(super) mod foreign_rows;
 
 pub(super) use foreign_rows::ReplacedRows;
 pub use foreign_rows::VENDOR_TABLE;

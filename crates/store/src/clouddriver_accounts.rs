@@ -6,23 +6,15 @@
 
 use std::collections::HashMap;
 use std::error::Error;
-use std::future::Future;
-use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures::TryStreamExt as _;
 use secrecy::SecretString;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection, Executor as _};
 
-use super::error::{ServerErrors, SqlFault, StartFault};
-use super::mysql::{self, MySql};
-use super::postgres::{self, Postgres};
-use super::sql::columns::FromColumns;
-use super::sql::driver::Driver as _;
+use super::error::ServerErrors;
+use super::read_only::{ReadOnlySession, TableReading, read_only};
 use super::sql::statement::{ColumnType, Statement};
-use super::sql::{ConnectionOf, STATEMENT_TIMEOUT};
-use super::url::{self, DatabaseLocation, ServerAddress};
+use super::url::{self, DatabaseLocation};
 
 /// Rows of one page of ids and times.
 const PAGE_ROWS: usize = 1000;
@@ -99,8 +91,10 @@ pub enum ClouddriverTableError {
         source: Arc<dyn Error + Send + Sync>,
     },
     /// The user lacks a right.
-    #[error("the user may not read the table accounts of {database}: GRANT SELECT on it")]
+    #[error("the user may not read the table {table} of {database}: GRANT SELECT on it")]
     Denied {
+        /// The table.
+        table: &'static str,
         /// The database.
         database: String,
         /// The error of the driver.
@@ -159,62 +153,23 @@ pub async fn scan_clouddriver_accounts(
     database: &ClouddriverDatabase,
     known: &HashMap<String, i64>,
 ) -> Result<ClouddriverScan, ClouddriverTableError> {
-    check_clouddriver_url(&database.url)?;
-    let with_secrets = |mut address: ServerAddress, strictest: &str| {
-        address.password.clone_from(&database.password);
-        if let Some(authority) = &database.authority {
-            address.authority = Some(authority.to_string_lossy().into_owned());
-            address.tls_mode.get_or_insert_with(|| strictest.to_owned());
-        }
-        address
-    };
-    match url::parse(&database.url).map_err(|_| ClouddriverTableError::Url)? {
-        DatabaseLocation::Sqlite(_) => Err(ClouddriverTableError::Url),
-        DatabaseLocation::MySql(address) => {
-            let address = with_secrets(address, "VERIFY_IDENTITY");
-            let options = mysql::options(&address).map_err(|_| ClouddriverTableError::Url)?;
-            let scan = Scan::<MySql> { address: &address, known, dialect: PhantomData };
-            // Not `START TRANSACTION ISOLATION LEVEL`, which MySQL does not have.
-            let prepare = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
-            scan.run(options.connect(), prepare, "START TRANSACTION READ ONLY").await
-        }
-        DatabaseLocation::Postgres(address) => {
-            let address = with_secrets(address, "verify-full");
-            let options = postgres::options(&address).map_err(|_| ClouddriverTableError::Url)?;
-            let scan = Scan::<Postgres> { address: &address, known, dialect: PhantomData };
-            scan.run(options.connect(), "SELECT 1", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await
-        }
-    }
+    read_only(database, &Scan { known }).await
 }
 
 /// One scan of the table.
-struct Scan<'s, D> {
-    address: &'s ServerAddress,
+struct Scan<'s> {
     known: &'s HashMap<String, i64>,
-    dialect: PhantomData<fn() -> D>,
 }
 
-impl<D: ServerErrors> Scan<'_, D>
-where
-    for<'c> &'c mut ConnectionOf<D>: sqlx::Executor<'c, Database = D::Database>,
-{
-    async fn run(
-        &self,
-        connecting: impl Future<Output = Result<ConnectionOf<D>, sqlx::Error>> + Send,
-        prepare: &'static str,
-        begin: &'static str,
-    ) -> Result<ClouddriverScan, ClouddriverTableError> {
-        let mut connection = self.bounded(connecting).await?;
-        self.bounded((&mut connection).execute(AssertSqlSafe(prepare.to_owned()))).await?;
-        let mut transaction = self.bounded(connection.begin_with(AssertSqlSafe(begin.to_owned()))).await?;
-        let scan = self.read(&mut transaction).await?;
-        self.bounded(transaction.rollback()).await?;
-        self.bounded(connection.close()).await?;
-        Ok(scan)
-    }
+impl TableReading for Scan<'_> {
+    const TABLE: &'static str = "accounts";
+    type Found = ClouddriverScan;
 
-    async fn read(&self, connection: &mut ConnectionOf<D>) -> Result<ClouddriverScan, ClouddriverTableError> {
-        let (mut rows, mut unread) = self.ids(connection).await?;
+    async fn read<D: ServerErrors>(
+        &self,
+        session: &mut ReadOnlySession<'_, D>,
+    ) -> Result<ClouddriverScan, ClouddriverTableError> {
+        let (mut rows, mut unread) = ids(session).await?;
         let changed: Vec<usize> = rows
             .iter()
             .enumerate()
@@ -229,7 +184,7 @@ where
                 continue;
             }
             let ids: Vec<&str> = chunk.iter().map(|at| rows[*at].id.as_str()).collect();
-            let mut bodies = self.bodies(connection, &ids).await?;
+            let mut bodies = bodies(session, &ids).await?;
             for at in chunk {
                 let row = &mut rows[*at];
                 row.body = bodies.remove(&row.id).unwrap_or(ClouddriverBody::Missing);
@@ -250,102 +205,57 @@ where
         }
         Ok(ClouddriverScan { rows, unread })
     }
+}
 
-    /// Id and time of each row.
-    async fn ids(
-        &self,
-        connection: &mut ConnectionOf<D>,
-    ) -> Result<(Vec<ClouddriverRow>, Option<&'static str>), ClouddriverTableError> {
-        let (id, time) = (D::as_text("id"), D::as_bigint("last_modified_at", ColumnType::Bigint));
-        let from = format!("SELECT {id}, {time} FROM accounts WHERE {} = 'kubernetes'", D::as_text("type"));
-        let mut rows: Vec<ClouddriverRow> = Vec::new();
-        loop {
-            let mut statement = Statement::<D>::new(&from);
-            if let Some(last) = rows.last() {
-                statement = statement.text(" AND id > ?").bind(&last.id);
-            }
-            let statement = statement.text(&format!(" ORDER BY id LIMIT {PAGE_ROWS}"));
-            let page: Vec<(String, Option<i64>)> = self.all(connection, statement).await?;
-            let is_last = page.len() < PAGE_ROWS;
-            rows.extend(page.into_iter().map(|(id, time)| ClouddriverRow {
-                id,
-                last_modified_at: time.unwrap_or_default(),
-                body: ClouddriverBody::Known,
-            }));
-            if is_last {
-                return Ok((rows, None));
-            }
-            if rows.len() >= MAX_ROWS {
-                return Ok((rows, Some("it has more than 100000 accounts")));
-            }
+/// Id and time of each row.
+async fn ids<D: ServerErrors>(
+    session: &mut ReadOnlySession<'_, D>,
+) -> Result<(Vec<ClouddriverRow>, Option<&'static str>), ClouddriverTableError> {
+    let (id, time) = (D::as_text("id"), D::as_bigint("last_modified_at", ColumnType::Bigint));
+    let from = format!("SELECT {id}, {time} FROM accounts WHERE {} = 'kubernetes'", D::as_text("type"));
+    let mut rows: Vec<ClouddriverRow> = Vec::new();
+    loop {
+        let mut statement = Statement::<D>::new(&from);
+        if let Some(last) = rows.last() {
+            statement = statement.text(" AND id > ?").bind(&last.id);
+        }
+        let statement = statement.text(&format!(" ORDER BY id LIMIT {PAGE_ROWS}"));
+        let page: Vec<(String, Option<i64>)> = session.all(statement).await?;
+        let is_last = page.len() < PAGE_ROWS;
+        rows.extend(page.into_iter().map(|(id, time)| ClouddriverRow {
+            id,
+            last_modified_at: time.unwrap_or_default(),
+            body: ClouddriverBody::Known,
+        }));
+        if is_last {
+            return Ok((rows, None));
+        }
+        if rows.len() >= MAX_ROWS {
+            return Ok((rows, Some("it has more than 100000 accounts")));
         }
     }
+}
 
-    async fn bodies(
-        &self,
-        connection: &mut ConnectionOf<D>,
-        ids: &[&str],
-    ) -> Result<HashMap<String, ClouddriverBody>, ClouddriverTableError> {
-        let (id, body) = (D::as_text("id"), D::as_text("body"));
-        let size = D::as_bigint(&format!("OCTET_LENGTH({body})"), ColumnType::Bigint);
-        let select = format!(
-            "SELECT {id}, {size}, CASE WHEN OCTET_LENGTH({body}) <= {MAX_BODY_BYTES} THEN {body} END FROM accounts \
-             WHERE {} = 'kubernetes' AND id ",
-            D::as_text("type")
-        );
-        let rows: Vec<(String, Option<i64>, Option<String>)> =
-            self.all(connection, Statement::<D>::new(&select).one_of(ids)).await?;
-        let body = |(id, size, text): (String, Option<i64>, Option<String>)| {
-            let body = match (size, text) {
-                (Some(size), _) if size > MAX_BODY_BYTES => ClouddriverBody::TooLarge,
-                (_, Some(text)) => ClouddriverBody::Text(text),
-                _ => ClouddriverBody::Missing,
-            };
-            (id, body)
+async fn bodies<D: ServerErrors>(
+    session: &mut ReadOnlySession<'_, D>,
+    ids: &[&str],
+) -> Result<HashMap<String, ClouddriverBody>, ClouddriverTableError> {
+    let (id, body) = (D::as_text("id"), D::as_text("body"));
+    let size = D::as_bigint(&format!("OCTET_LENGTH({body})"), ColumnType::Bigint);
+    let select = format!(
+        "SELECT {id}, {size}, CASE WHEN OCTET_LENGTH({body}) <= {MAX_BODY_BYTES} THEN {body} END FROM accounts \
+         WHERE {} = 'kubernetes' AND id ",
+        D::as_text("type")
+    );
+    let rows: Vec<(String, Option<i64>, Option<String>)> =
+        session.all(Statement::<D>::new(&select).one_of(ids)).await?;
+    let body = |(id, size, text): (String, Option<i64>, Option<String>)| {
+        let body = match (size, text) {
+            (Some(size), _) if size > MAX_BODY_BYTES => ClouddriverBody::TooLarge,
+            (_, Some(text)) => ClouddriverBody::Text(text),
+            _ => ClouddriverBody::Missing,
         };
-        Ok(rows.into_iter().map(body).collect())
-    }
-
-    async fn all<T: FromColumns>(
-        &self,
-        connection: &mut ConnectionOf<D>,
-        statement: Statement<D>,
-    ) -> Result<Vec<T>, ClouddriverTableError> {
-        let (sql, arguments) = statement.into_parts().map_err(|error| self.error(error))?;
-        let mut found = Vec::new();
-        let mut rows = D::Database::fetch(connection, sql, arguments);
-        while let Some(row) = self.bounded(rows.try_next()).await? {
-            found.push(T::from_columns::<D::Database>(&row).map_err(|error| self.error(error))?);
-        }
-        Ok(found)
-    }
-
-    async fn bounded<T>(
-        &self,
-        statement: impl Future<Output = Result<T, sqlx::Error>> + Send,
-    ) -> Result<T, ClouddriverTableError> {
-        match tokio::time::timeout(STATEMENT_TIMEOUT, statement).await {
-            Ok(result) => result.map_err(|error| self.error(error)),
-            Err(_) => Err(ClouddriverTableError::TooSlow { database: self.address.to_string() }),
-        }
-    }
-
-    fn error(&self, error: sqlx::Error) -> ClouddriverTableError {
-        let database = self.address.to_string();
-        let (start, fault) = (D::start_fault(&error), D::fault(&error));
-        let source: Arc<dyn Error + Send + Sync> = Arc::new(error);
-        match (start, fault) {
-            (Some(StartFault::User(_) | StartFault::Pooler), _) => {
-                ClouddriverTableError::Login { database, source }
-            }
-            (Some(StartFault::Database), _) | (_, SqlFault::Schema) => {
-                ClouddriverTableError::NoTable { database, source }
-            }
-            (Some(StartFault::Rights(_)), _) | (_, SqlFault::Denied) => {
-                ClouddriverTableError::Denied { database, source }
-            }
-            (_, SqlFault::TooSlow) => ClouddriverTableError::TooSlow { database },
-            _ => ClouddriverTableError::Unavailable { database, source },
-        }
-    }
+        (id, body)
+    };
+    Ok(rows.into_iter().map(body).collect())
 }

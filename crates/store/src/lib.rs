@@ -40,6 +40,7 @@ pub use operations::{
 };
 pub use pushed::{PushedRow, PushedStore};
 pub use sql::pools::PoolSettings;
+pub use vendor_accounts::{VendorAccounts, VendorTableError, read_vendor_accounts};
 
 pub mod account_projection;
 mod accounts;
@@ -58,11 +59,13 @@ mod namespaces;
 mod operations;
 mod postgres;
 mod pushed;
+mod read_only;
 mod sql;
 mod sqlite;
 #[cfg(test)]
 mod tests;
 mod url;
+mod vendor_accounts;
 
 /// A database. Each method of its ports is one transaction; committed data survives a loss of power.
 ///

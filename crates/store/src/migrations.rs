@@ -20,6 +20,10 @@ use super::sql::statement::{SqlTable, Statement};
 use super::{OpenOptions, StoreError, VendorTables};
 use kubesvc_core::Installation;
 
+mod foreign_tables;
+
+use foreign_tables::{ASSIGNMENTS, check_vendor_stopped, foreign_tables, move_foreign_tables};
+
 /// The table in which sqlx records the applied migrations.
 const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
 
@@ -79,7 +83,7 @@ fn tables() -> [OwnTable; 12] {
         table(3, "kubesvc_meta", vec!["k", "v"], &["k"]),
         table(
             4,
-            "kubesvc_assignments",
+            ASSIGNMENTS,
             vec!["account_name", "agent_id", "cd_id", "connections", "caching", "reachable", "last_updated"],
             &["account_name", "agent_id", "cd_id"],
         ),
@@ -189,6 +193,9 @@ pub(super) async fn migrate<D: Dialect>(
         )));
     }
     let foreign = foreign_tables::<D>(connection, &applied, &at_start).await?;
+    if options.vendor == VendorTables::Rename {
+        check_vendor_stopped::<D>(connection, &foreign, database, &at_start).await?;
+    }
     move_foreign_tables::<D>(connection, &foreign, database, options.vendor, &at_start).await?;
     note_added::<D>(connection, steps, &applied, database, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(database, error, &at_start))?;
@@ -243,56 +250,6 @@ async fn lack<D: Dialect>(
         return Ok(None);
     }
     Ok(Some(format!("the unique key ({})", table.key.join(", "))))
-}
-
-/// Tables that existed before their migration ran and are not kubesvc's.
-async fn foreign_tables<D: Dialect>(
-    connection: &mut ConnectionOf<D>,
-    applied: &[i64],
-    at_start: impl Fn(sqlx::Error) -> StoreError,
-) -> Result<Vec<&'static str>, StoreError> {
-    let mut foreign = Vec::new();
-    for table in tables() {
-        let stands = !columns_of::<D>(connection, table.name).await.map_err(&at_start)?.is_empty();
-        if !applied.contains(&table.version)
-            && stands
-            && lack::<D>(connection, &table).await.map_err(&at_start)?.is_some()
-        {
-            foreign.push(table.name);
-        }
-    }
-    Ok(foreign)
-}
-
-async fn move_foreign_tables<D: Dialect>(
-    connection: &mut ConnectionOf<D>,
-    foreign: &[&str],
-    database: &str,
-    vendor: VendorTables,
-    at_start: impl Fn(sqlx::Error) -> StoreError,
-) -> Result<(), StoreError> {
-    if !foreign.is_empty() && vendor == VendorTables::Refuse {
-        let renamed: Vec<_> = foreign.iter().map(|table| format!("{table} to {table}_vendor")).collect();
-        return Err(StoreError::Unfit(format!(
-            "the database {database} holds tables that are not kubesvc's, and nothing of it was touched: set \
-             kubesvc.database.takeOver: true, and these are renamed and kept: {}; or give kubesvc.database.url another \
-             database",
-            renamed.join(", ")
-        )));
-    }
-    for table in foreign {
-        let kept = format!("{table}_vendor");
-        if !columns_of::<D>(connection, &kept).await.map_err(&at_start)?.is_empty() {
-            return Err(StoreError::Unfit(format!(
-                "the database {database} holds a table {table} that is not kubesvc's, and {kept} is taken: rename or \
-                 drop one of them"
-            )));
-        }
-        let rename = Statement::new(&format!("ALTER TABLE {table} RENAME TO {kept}"));
-        run::<D>(connection, rename).await.map_err(&at_start)?;
-        tracing::warn!(table, kept, "renamed a table that is not kubesvc's");
-    }
-    Ok(())
 }
 
 /// The error of a migration that another process has begun. It passes: the process finishes, or its migration is old enough

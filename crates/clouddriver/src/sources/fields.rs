@@ -202,7 +202,11 @@ fn texts(property: &Property<'_>, path: &str, resolver: &mut dyn Resolve) -> Res
 }
 
 /// The value of a field that Clouddriver does not know, as it is.
-fn untyped(property: &Property<'_>, path: &str, resolver: &mut dyn Resolve) -> Result<Value, String> {
+pub(super) fn untyped(
+    property: &Property<'_>,
+    path: &str,
+    resolver: &mut dyn Resolve,
+) -> Result<Value, String> {
     if property.is_null() {
         return Ok(Value::Null);
     }

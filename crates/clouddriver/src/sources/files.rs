@@ -73,6 +73,16 @@ pub fn read_files(
     profiles: &[String],
     vars: &BTreeMap<String, String>,
 ) -> Result<SourceSnapshot, SourceFault> {
+    let properties: Vec<_> = property_sources(files, profiles)?.into_iter().map(|(_, one)| one).collect();
+    let completeness = completeness(&properties, profiles);
+    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), completeness))
+}
+
+/// The documents of files that count, each with the name of its file, from the highest to the lowest.
+pub(super) fn property_sources<'f>(
+    files: &'f [NamedText],
+    profiles: &[String],
+) -> Result<Vec<(&'f str, Arc<PropertyNode>)>, SourceFault> {
     let mut files: Vec<&NamedText> = files.iter().collect();
     sort_by_precedence(&mut files, profiles, |file| &file.name);
     let mut properties = Vec::new();
@@ -82,14 +92,18 @@ pub fn read_files(
                 return Err(fault(file, "a document is not a group of settings"));
             }
             if applies(file, &document, profiles)? {
-                properties.push(document);
+                properties.push((file.name.as_str(), document));
             }
         }
     }
     // Later documents and files are above earlier ones.
     properties.reverse();
-    let completeness = elsewhere(&properties, profiles).map_or(Completeness::Complete, Completeness::Partial);
-    Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), completeness))
+    Ok(properties)
+}
+
+/// Whether the files are all that Clouddriver reads.
+pub(super) fn completeness(properties: &[Arc<PropertyNode>], profiles: &[String]) -> Completeness {
+    elsewhere(properties, profiles).map_or(Completeness::Complete, Completeness::Partial)
 }
 
 /// Why the files may not be all that Clouddriver reads; `None`: they are.

@@ -201,7 +201,7 @@ impl<'n> Property<'n> {
 }
 
 /// What is set at a path in one property source; `None` if nothing is.
-fn at<'n>(node: &'n PropertyNode, path: &[PathStep<'_>]) -> Option<Property<'n>> {
+pub(super) fn at<'n>(node: &'n PropertyNode, path: &[PathStep<'_>]) -> Option<Property<'n>> {
     let mut property = None;
     below(node, path, &mut |steps, node| {
         property.get_or_insert_with(Property::default).insert(&steps, node);

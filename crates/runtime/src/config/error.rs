@@ -96,6 +96,48 @@ pub enum ConfigProblem {
     },
 }
 
+impl ConfigProblem {
+    /// Where it is written; `None`: it is about a file.
+    pub(super) fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Unreadable { .. } => None,
+            Self::Malformed { origin, .. }
+            | Self::Unknown { origin, .. }
+            | Self::Value { origin, .. }
+            | Self::Rule { origin, .. }
+            | Self::Twice { second: origin, .. } => Some(origin),
+        }
+    }
+
+    /// The line of a file, counted from 1; `None`: it is not of one line.
+    pub fn line(&self) -> Option<usize> {
+        match self.origin()? {
+            Origin::File { line, .. } => Some(*line).filter(|line| *line > 0),
+            _ => None,
+        }
+    }
+
+    /// What is wrong, without the place, the key and the value.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Unreadable { why, .. } | Self::Malformed { why, .. } | Self::Rule { why, .. } => {
+                why.clone()
+            }
+            Self::Unknown { nearest, .. } => format!("is unknown{}", hint(nearest.as_deref())),
+            Self::Value { allowed, .. } => format!("must be {allowed}"),
+            Self::Twice { first, .. } => format!("was already set in line {first}; keep one of the two"),
+        }
+    }
+
+    /// The problem without a value, for reports about other people's files.
+    pub fn without_value(&self) -> String {
+        match self {
+            Self::Value { origin, key, .. } => format!("{origin}: `{key}` {}", self.reason()),
+            problem => problem.to_string(),
+        }
+    }
+}
+
 fn hint(nearest: Option<&str>) -> String {
     nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
 }

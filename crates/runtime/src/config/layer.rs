@@ -126,7 +126,7 @@ impl Values {
     }
 
     /// Rejects each security setting that would not be honoured as written.
-    fn judge_asked(&mut self) {
+    pub(super) fn judge_asked(&mut self) {
         let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
         let asked = std::mem::take(&mut self.asked);
         // Groups whose own switch is written, and off.
@@ -191,12 +191,17 @@ impl Values {
         self.warnings.push(warning);
     }
 
-    /// Ends reading. Returns the problems; if there are none, completes the warnings.
+    /// Ends reading: completes the warnings, and returns the problems.
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         self.judge_asked();
-        if !self.problems.is_empty() {
-            return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
+        self.warn_of_unread();
+        match self.problems.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError { problems: std::mem::take(&mut self.problems) }),
         }
+    }
+
+    fn warn_of_unread(&mut self) {
         let mut said = BTreeSet::new();
         for UnreadSetting { row, first, places } in self.unread.values() {
             let more = |places: usize| match places - 1 {
@@ -223,7 +228,6 @@ impl Values {
                 self.warnings.push(format!("{first}: {keys} have no effect: {why}{}", more(places)));
             }
         }
-        Ok(())
     }
 }
 

@@ -18,16 +18,26 @@ use kubesvc_core::account_row::AccountRow;
 pub const VENDOR_TABLE: &str = "kubesvc_accounts_vendor";
 
 /// The columns that [`read`] understands, in its order; each with its possible names.
-const COLUMNS: [&[&str]; 5] =
-    [&["name"], &["status"], &["zone_id", "zoneId"], &["definition", "def"], &["props", "properties"]];
+const COLUMNS: [&[&str]; 6] = [
+    &["name"],
+    &["status"],
+    &["zone_id", "zoneId"],
+    &["definition", "def"],
+    &["props", "properties"],
+    &["dynamic", "is_dynamic", "isDynamic"],
+];
+/// Place of the definition in [`COLUMNS`].
+const DEFINITION: usize = 3;
+/// Maximum number of characters of a definition that are read from a table of others: more than an account may have.
+const MAX_DEFINITION_CHARS: usize = (1 << 20) + 1;
 
 /// The columns of the vendor's table that kubesvc understands, each spelled as the table spells it.
 #[derive(Debug)]
-struct Columns([Option<String>; COLUMNS.len()]);
+pub(crate) struct Columns([Option<String>; COLUMNS.len()]);
 
 impl Columns {
     /// Selects from all columns of the table; `None` if there is no column `name`, or no table.
-    fn of(all: &[String]) -> Option<Self> {
+    pub(crate) fn of(all: &[String]) -> Option<Self> {
         let column = |names: &[&str]| {
             let found = names.iter().find_map(|name| all.iter().find(|held| held.eq_ignore_ascii_case(name)));
             found.cloned()
@@ -36,18 +46,27 @@ impl Columns {
         all.iter().any(|held| held == "name").then(|| Self(COLUMNS.map(column)))
     }
 
+    /// The columns among name, status, definition and dynamic that the table lacks.
+    pub(crate) fn lacking(&self) -> Vec<&'static str> {
+        let needed = [0, 1, DEFINITION, 5].into_iter();
+        needed.filter(|at| self.0[*at].is_none()).map(|at| COLUMNS[at][0]).collect()
+    }
+
     /// Selects all rows, in the column order of [`read`].
-    fn select<D: Dialect>(&self) -> String {
-        let columns = self.0.iter().map(|column| match column {
+    pub(crate) fn select<D: Dialect>(&self, table: &str) -> String {
+        let columns = self.0.iter().enumerate().map(|(at, column)| match column {
             None => "NULL".to_owned(),
+            Some(column) if at == DEFINITION => {
+                format!("SUBSTR({}, 1, {MAX_DEFINITION_CHARS})", D::as_text(column))
+            }
             Some(column) => D::as_text(column),
         });
-        format!("SELECT {} FROM {VENDOR_TABLE} WHERE name IS NOT NULL", columns.collect::<Vec<_>>().join(","))
+        format!("SELECT {} FROM {table} WHERE name IS NOT NULL", columns.collect::<Vec<_>>().join(","))
     }
 }
 
 /// Decodes a foreign row. Values that cannot be read are `None`; without a name there is no row.
-fn read<D: Dialect>(row: &RowOf<D>) -> Option<ForeignRow> {
+pub(crate) fn read<D: Dialect>(row: &RowOf<D>) -> Option<ForeignRow> {
     let text = |column: usize| D::Database::text(row, column).ok().flatten();
     Some(ForeignRow {
         name: text(0)?,
@@ -55,6 +74,10 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Option<ForeignRow> {
         zone_id: text(2),
         definition: text(3),
         props: text(4),
+        // A bit is a byte of its value.
+        is_dynamic: text(5).map(|text| {
+            matches!(text.to_ascii_lowercase().as_str(), "1" | "\u{1}" | "t" | "true" | "y" | "yes")
+        }),
     })
 }
 
@@ -71,7 +94,7 @@ async fn select<D: Dialect>(
 pub(super) async fn foreign<D: Dialect>(
     session: &mut SqlSession<'_, D>,
 ) -> Result<Vec<ForeignRow>, StoreError> {
-    let sql = "SELECT name, status, zone_id, definition, props FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
+    let sql = "SELECT name, status, zone_id, definition, props, NULL FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
     select(session, sql).await
 }
 
@@ -80,7 +103,7 @@ pub(super) async fn vendor<D: Dialect>(
     session: &mut SqlSession<'_, D>,
 ) -> Result<Vec<ForeignRow>, StoreError> {
     match Columns::of(&session.columns_of(VENDOR_TABLE).await?) {
-        Some(columns) => select(session, &columns.select::<D>()).await,
+        Some(columns) => select(session, &columns.select::<D>(VENDOR_TABLE)).await,
         None => Ok(Vec::new()),
     }
 }
@@ -191,11 +214,18 @@ mod tests {
 
     #[test]
     fn columns_are_taken_by_each_name_they_may_have() {
-        let select = |all: &[&str]| columns(all).expect("it has names").select::<Postgres>();
+        let select = |all: &[&str]| columns(all).expect("it has names").select::<Postgres>(VENDOR_TABLE);
         assert!(select(&["def", "name", "other", "zoneId"]).starts_with(
-            r#"SELECT "name"::text,NULL,"zoneId"::text,"def"::text,NULL FROM kubesvc_accounts_vendor"#
+            r#"SELECT "name"::text,NULL,"zoneId"::text,SUBSTR("def"::text, 1, 1048577),NULL,NULL FROM kubesvc_accounts_vendor"#
         ));
         assert!(select(&["name", "definition", "def"]).contains(r#""definition"::text"#));
+    }
+
+    #[test]
+    fn needed_columns_that_are_missing_are_named() {
+        let lacking = |all: &[&str]| columns(all).expect("it has names").lacking();
+        assert_eq!(lacking(&["name", "props", "zone_id"]), ["status", "definition", "dynamic"]);
+        assert!(lacking(&["name", "STATUS", "def", "isDynamic"]).is_empty());
     }
 
     #[test]

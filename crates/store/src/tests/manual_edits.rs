@@ -205,6 +205,7 @@ pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &ServerDatabase)
         zone_id: Some("z".to_owned()),
         definition: Some("{\"metrics\": true}".to_owned()),
         props: None,
+        is_dynamic: None,
     };
     let left = ForeignRow { name: "left".to_owned(), props: Some("{}".to_owned()), ..ForeignRow::default() };
     assert!(held == [theirs, left], "{held:?}");
@@ -310,6 +311,11 @@ pub(super) async fn a_table_without_our_key_is_kept(home: &ServerDatabase) {
          INSERT INTO kubesvc_assignments (id) VALUES (7)",
     )
     .await;
+    let written = |time: i64| format!("UPDATE kubesvc_assignments SET last_updated = {time}");
+    home.by_hand(&written(crate::now() - 100_000)).await;
+    let alive = open(&home.url, VendorTables::Rename).await.err().map(|error| error.to_string());
+    assert!(alive.as_ref().is_some_and(|why| why.contains("plugin still uses the database")), "{alive:?}");
+    home.by_hand(&written(crate::now() - 181_000)).await;
     let store = home.open().await;
     assert_eq!(store.assignments(&"operator-0".into()).await.expect("a table of ours"), []);
     home.holds("(SELECT count(*) FROM kubesvc_assignments_vendor WHERE id = 7) = 1").await;

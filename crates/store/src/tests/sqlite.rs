@@ -531,6 +531,37 @@ async fn a_table_of_another_product_is_kept_under_another_name() {
 }
 
 #[tokio::test]
+async fn tables_of_a_plugin_that_runs_are_not_taken_over() {
+    let home = DatabaseFolder::new();
+    let written = |age: i64| {
+        let time = crate::now() - age;
+        let update = format!("UPDATE kubesvc_assignments SET last_updated = {time} WHERE id = 'new'");
+        home.by_hand(update.leak())
+    };
+    drop(
+        home.by_hand(
+            "CREATE TABLE kubesvc_assignments (id TEXT PRIMARY KEY, account_name TEXT, last_updated INTEGER);
+             INSERT INTO kubesvc_assignments VALUES ('new', 'prod', 1), ('old', 'prod', 1), ('none', 'prod', NULL)",
+        )
+        .await,
+    );
+    for age in [0, 170_000, -3_600_000] {
+        drop(written(age).await);
+        let why = home.open().await.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(
+            why.contains("plugin still uses the database") && why.contains("180 s later"),
+            "{age}: {why:?}"
+        );
+        drop(home.by_hand("SELECT count(*) FROM kubesvc_assignments").await);
+    }
+    let why = home.unfit().await;
+    assert!(why.contains("kubesvc.database.takeOver: true"), "{why:?}");
+    drop(written(181_000).await);
+    drop(home.open().await.expect("it was removed"));
+    drop(home.by_hand("SELECT id FROM kubesvc_assignments_vendor").await);
+}
+
+#[tokio::test]
 async fn a_schema_that_is_much_newer_is_refused() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
