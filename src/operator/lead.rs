@@ -15,6 +15,7 @@ use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
 use crate::operations::OperationUpkeep;
 use crate::registration::Registrar;
+use crate::rest::IntentSettlement;
 use kubesvc_store::account_projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
@@ -32,6 +33,8 @@ pub(super) struct Leader {
     pub(super) upkeep: OperationUpkeep,
     /// Registers accounts in Clouddriver, and lists its accounts; `None`: it is not called.
     pub(super) registrar: Option<Registrar>,
+    /// Settles writes that were passed on to Clouddriver; `None`: none are.
+    pub(super) settlement: Option<IntentSettlement>,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
@@ -95,7 +98,12 @@ impl Leader {
                         registrar.run(&mandate, stop).await;
                     }
                 });
-                tokio::join!(controlling, sweeping, upkeep, registering);
+                let settling = over.run_until_cancelled(async {
+                    if let Some(settlement) = &self.settlement {
+                        settlement.run(&mandate, stop).await;
+                    }
+                });
+                tokio::join!(controlling, sweeping, upkeep, registering, settling);
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

@@ -22,13 +22,13 @@ use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
 use super::security_warnings;
-use super::settings::OperatorSettings;
+use super::settings::{ClouddriverTls, OperatorSettings, PassThrough};
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::clouddriver::{ClouddriverClient, ClouddriverTlsFiles, Registrations};
+use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles, Registrations};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::credentials_sources::CredentialsSources;
@@ -41,7 +41,9 @@ use crate::peers::Peers;
 use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
 use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
-use crate::rest::{RestPorts, RestState, StartupState};
+use crate::rest::{
+    AccountManagement, AccountManagementPorts, IntentSettlement, RestPorts, RestState, StartupState,
+};
 use crate::secrets::{CredentialSource, Credentials};
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
@@ -192,6 +194,11 @@ fn open_options(settings: &OperatorSettings, location: &RunLocation, replaces: b
     OpenOptions { vendor, claim: Some(InstallationClaim { by: location.installation.clone(), replaces }) }
 }
 
+fn tls_files(tls: &ClouddriverTls) -> ClouddriverTlsFiles {
+    let identity = tls.certificate_file.clone().zip(tls.key_file.clone());
+    ClouddriverTlsFiles { ca: tls.ca_file.clone(), identity }
+}
+
 impl Assembly<'_> {
     /// Starts the watches of accounts and of Secrets with credentials.
     fn watch_accounts_and_secrets(&self) -> WatchedCredentials {
@@ -265,8 +272,9 @@ impl Assembly<'_> {
         let gateway = self.gateway(&router, &operations, connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
+        let credentials_api = self.credentials()?;
         let exposition = self.exposition(
-            (&metrics, &registration_metrics),
+            (&metrics, &registration_metrics, credentials_api.as_deref()),
             &hub,
             of_accounts,
             &sources,
@@ -279,7 +287,9 @@ impl Assembly<'_> {
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
+        let sources = (sources, credentials_api);
         let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), sources, exposition);
+        let settlement = IntentSettlement::new(&rest, &leases.replicas);
         router.start(&self.background);
         let mut context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
@@ -295,6 +305,7 @@ impl Assembly<'_> {
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
             registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
+            settlement,
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
             has_led: AtomicBool::new(false),
@@ -427,13 +438,8 @@ impl Assembly<'_> {
         let (Some(registrations), Some(base)) = (registrations, &clouddriver.base_url) else {
             return Ok(None);
         };
-        let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
-        let files = ClouddriverTlsFiles {
-            ca: clouddriver.tls.ca_file.clone(),
-            identity: clouddriver.tls.certificate_file.clone().zip(clouddriver.tls.key_file.clone()),
-        };
         let ports = RegistrationPorts {
-            clouddriver: Arc::new(ClouddriverClient::new(base, &clouddriver.push.user, &files)?),
+            clouddriver: Arc::new(self.clouddriver_client(base)?),
             accounts: Arc::clone(&self.accounts),
             store: Arc::clone(&self.store),
             projection: Arc::clone(&self.projection),
@@ -444,6 +450,29 @@ impl Assembly<'_> {
             metrics: metrics.clone(),
         };
         Ok(Some(Registrar::new(registration_policy(self.settings, &self.location), ports)))
+    }
+
+    /// Clouddriver's account management, passed on to others; `None`: it is not called.
+    fn credentials(&self) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
+        let clouddriver = &self.settings.clouddriver;
+        let Some(base) = &clouddriver.base_url else { return Ok(None) };
+        let (files, installation) = (tls_files(&clouddriver.tls), &self.location.installation.uid);
+        let accounts = &self.settings.dynamic_accounts;
+        let ports = AccountManagementPorts {
+            proxy: ClouddriverProxy::new(base, &files, installation)?,
+            accounts: Arc::new(self.clouddriver_client(base)?),
+            passes_all: clouddriver.pass_through == PassThrough::All,
+            passes_secrets: clouddriver.pass_secrets,
+            follows: accounts.interceptor && accounts.enabled,
+            poll: clouddriver.push.poll,
+        };
+        Ok(Some(Arc::new(AccountManagement::new(ports))))
+    }
+
+    fn clouddriver_client(&self, base: &str) -> Result<ClouddriverClient, OperatorError> {
+        let clouddriver = &self.settings.clouddriver;
+        let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
+        Ok(ClouddriverClient::new(base, &clouddriver.push.user, &tls_files(&clouddriver.tls))?)
     }
 
     fn cache_ports(&self) -> CachePorts {
@@ -496,7 +525,11 @@ impl Assembly<'_> {
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
-        (controller, registrations): (&ControllerMetrics, &RegistrationMetrics),
+        (controller, registrations, credentials): (
+            &ControllerMetrics,
+            &RegistrationMetrics,
+            Option<&AccountManagement>,
+        ),
         hub: &Hub,
         (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
         sources: &Arc<CredentialsSources>,
@@ -514,6 +547,9 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         registrations.register(&mut metrics.registry);
+        if let Some(credentials) = credentials {
+            credentials.register(&mut metrics.registry);
+        }
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
@@ -598,7 +634,7 @@ impl Assembly<'_> {
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
         operations: Arc<Operations>,
-        sources: Arc<CredentialsSources>,
+        (sources, credentials): (Arc<CredentialsSources>, Option<Arc<AccountManagement>>),
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -611,6 +647,7 @@ impl Assembly<'_> {
             cache: Arc::clone(&self.cache),
             operations,
             credentials_sources: sources,
+            credentials,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
             }),

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::hub::Pings;
 use crate::leases::Times;
 pub use cache::CacheSettings;
-pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PushSettings};
+pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PassThrough, PushSettings};
 pub use credentials_sources::CredentialsSourcesSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
@@ -187,6 +187,8 @@ settings! {
         agent_wins: bool = key("agentWins", FLAG, "false");
         /// where accounts from REST are written
         namespace: Option<String> = key("namespace", NAMESPACE, "");
+        /// an account that is added, changed or deleted at Clouddriver through /credentials is so here too
+        interceptor: bool = key("interceptor.enabled", FLAG, "true");
     }
 
     /// Limits on requests to the operator's own API server.

@@ -41,11 +41,17 @@ const MAX_KUBECONFIG_BYTES: u64 = 256 * 1024;
 const HASH_PURPOSE: &[u8] = b"credentials source";
 
 /// An account to be made.
-struct WantedAccount {
+pub(super) struct WantedAccount {
     name: String,
-    object: KubesvcAccount,
+    pub(super) object: KubesvcAccount,
     /// The kubeconfig for the Secret of the account.
-    contents: Option<SecretString>,
+    pub(super) kubeconfig: Option<SecretString>,
+}
+
+impl WantedAccount {
+    pub(super) fn contents(&self) -> Contents<'_> {
+        self.kubeconfig.iter().map(|contents| (OWN_KEY, contents)).collect()
+    }
 }
 
 /// Add accounts from the credentials sources, as INACTIVE.
@@ -114,8 +120,7 @@ enum AddStep {
 }
 
 async fn make(state: &RestState, wanted: &WantedAccount) -> Result<Option<ExistingAccount>, RestError> {
-    let contents: Contents<'_> = wanted.contents.iter().map(|contents| (OWN_KEY, contents)).collect();
-    let existing = create(state, &wanted.name, &contents, &wanted.object).await?;
+    let existing = create(state, &wanted.name, &wanted.contents(), &wanted.object).await?;
     Ok(existing.as_ref().map(ExistingAccount::of))
 }
 
@@ -137,7 +142,7 @@ impl RestState {
         let mut spec = KubesvcAccountSpec::default();
         given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
         let choice = Choice { zone: spec.zone_id, source: given.source };
-        self.wanted(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
+        self.described(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
     }
 
     /// The entry of a name, if it is certain which one counts.
@@ -165,7 +170,11 @@ impl RestState {
     }
 
     /// The account that an entry describes, with its kubeconfig.
-    async fn wanted(&self, entry: &SourceEntry, choice: &Choice) -> Result<WantedAccount, RestError> {
+    pub(super) async fn described(
+        &self,
+        entry: &SourceEntry,
+        choice: &Choice,
+    ) -> Result<WantedAccount, RestError> {
         let name = &entry.name;
         let own = self.settings.installation_uid.as_bytes();
         let shared = self.peers.digest(&[HASH_PURPOSE, own]);
@@ -223,6 +232,6 @@ impl RestState {
             | EntryCredential::ServiceAccount
             | EntryCredential::FileOnClouddriver(_) => None,
         };
-        Ok(WantedAccount { name: entry.name, object: migrated.object, contents })
+        Ok(WantedAccount { name: entry.name, object: migrated.object, kubeconfig: contents })
     }
 }

@@ -106,7 +106,6 @@ pub(super) const KEYS: &[Unread] = &[
         "migration",
         "kubesvc",
         &[
-            ("dynamicAccounts.interceptor.enabled", FLAG, "take over accounts that Clouddriver adds"),
             ("dynamicAccounts.scanBatchSize", count(1, 100_000), "accounts taken over at once"),
             ("dynamicAccounts.scanFrequencySeconds", seconds(1, DAY), "pace of taking over"),
             ("dynamicAccounts.namePatterns", SettingType::List(TEXTS), "names taken over from the database"),
