@@ -7,8 +7,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition root | `operator` |
-//! | siblings | `controller`, `gateway`, `hub`, `registration`, `replica_port`, `rest` |
-//! | services | `operations` |
+//! | siblings | `controller`, `gateway`, `hub`, `migration`, `registration`, `replica_port`, `rest` |
+//! | services | `operations`, `source_accounts` |
 //! | requests | `request_routing` |
 //! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `credentials_sources`, `peers`, `leases`, `informers`, `secrets` |
 //!
@@ -24,6 +24,7 @@ mod gateway;
 mod hub;
 mod informers;
 mod leases;
+mod migration;
 mod operations;
 mod operator;
 mod peers;
@@ -32,6 +33,7 @@ mod replica_port;
 mod request_routing;
 mod rest;
 mod secrets;
+mod source_accounts;
 
 pub use certificates::{Authority, LeafRequest, dns_names_in_der};
 pub use credentials_sources::{

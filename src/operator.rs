@@ -25,6 +25,7 @@ use kube::config::{InClusterError, KubeconfigError};
 use crate::clouddriver::ClientError;
 use crate::hub::HubError;
 use crate::peers::JoinPeersError;
+use kubesvc_clouddriver::migration::SelectionError;
 use kubesvc_runtime::kube_access::KubeError;
 use kubesvc_runtime::proxy::ProxyError;
 use kubesvc_runtime::telemetry::errors::chain;
@@ -85,6 +86,8 @@ enum OperatorError {
     ClouddriverUrl(#[source] url::ParseError),
     #[error(transparent)]
     Clouddriver(#[from] ClientError),
+    #[error(transparent)]
+    Patterns(#[from] SelectionError),
     #[error("an essential task ended: {0}")]
     TaskEnded(String),
 }

@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `accounts`, `dynamic`, `source_accounts`, `agents`, `clouddrivers`, `health` | the handlers, one module for each resource |
+//! | `accounts`, `dynamic`, `source_accounts`, `agents`, `migrations`, `clouddrivers`, `health` | the handlers, one module for each resource |
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
@@ -37,6 +37,7 @@ mod health;
 mod json;
 mod lookup;
 mod memory_limit;
+mod migrations;
 mod missing_object;
 mod openapi;
 mod operation_views;
@@ -64,12 +65,11 @@ pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
 use crate::connected_agents::ConnectedAgents;
-use crate::credentials_sources::CredentialsSources;
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
 use crate::peers::Peers;
+use crate::source_accounts::SourceAccounts;
 use error::RestError;
-use kubesvc_clouddriver::definition::FileRoot;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cache::rules::OperatorRules;
 use kubesvc_core::not_watched;
@@ -124,10 +124,6 @@ pub struct RestSettings {
     pub cached_kinds: OperatorRules,
     /// What holds for accounts that do not say themselves.
     pub account_defaults: AccountDefaults,
-    /// Where the files are that Clouddriver's accounts name.
-    pub file_roots: Vec<FileRoot>,
-    /// uid of the installation.
-    pub installation_uid: String,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
 }
@@ -149,8 +145,8 @@ pub struct RestPorts {
     pub cache: Arc<dyn CacheStore>,
     /// Operations on accounts.
     pub operations: Arc<Operations>,
-    /// Clouddriver's credentials sources.
-    pub credentials_sources: Arc<CredentialsSources>,
+    /// Accounts that Clouddriver's credentials sources describe.
+    pub source_accounts: Arc<SourceAccounts>,
     /// Clouddriver's account management; `None`: it is not known where Clouddriver is.
     pub credentials: Option<Arc<AccountManagement>>,
     /// Makes the leader, if this replica leads, look at all accounts again.
@@ -272,6 +268,7 @@ pub fn router(state: RestState) -> Router {
         .route_slashed("/armory/agents/{id}", get(agents::get))
         .route_slashed("/armory/agent/assignments", post(agents::elect))
         .route_slashed("/armory/agent/{id}/disconnect", post(agents::disconnect))
+        .route_slashed("/armory/migrations/plan", post(migrations::plan))
         // Replicas.
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route_slashed("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
@@ -299,8 +296,7 @@ pub fn router(state: RestState) -> Router {
                 .fallback(credentials::pass_on),
         )
         .route("/credentials/", any(credentials::pass_on))
-        .route("/credentials/{name}", delete(credentials::delete).fallback(credentials::pass_on))
-        .route("/credentials/{*rest}", any(credentials::pass_on))
+        .route("/credentials/{*rest}", delete(credentials::delete).fallback(credentials::pass_on))
         .fallback(credentials::unknown_route)
         .layer(from_fn_with_state(state.clone(), unknown_callers::hold_head))
         // Health, metrics and the OpenAPI description, at once whatever heads are held.

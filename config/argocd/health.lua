@@ -1,5 +1,5 @@
--- How Argo CD judges a KubesvcAccount, by the conditions that kstatus (and so Flux) reads as well.
-local hs = { status = "Progressing", message = "no operator has seen the account yet" }
+-- How Argo CD judges a KubesvcAccount or a KubesvcMigration, by the conditions that kstatus (and so Flux) reads as well.
+local hs = { status = "Progressing", message = "no operator has seen the object yet" }
 local status = obj.status
 if status == nil or status.observedGeneration == nil or status.observedGeneration < 0 then
   return hs

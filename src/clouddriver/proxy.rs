@@ -21,11 +21,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::client::{ClientError, ClouddriverTlsFiles, read};
+use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::errors::chain;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time limit for the head of an answer, the connection included.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(65);
+/// Time limit for the head of an answer, the connection included, in seconds.
+const ANSWER_SECONDS: u64 = 65;
 /// Time after which an unused connection is closed: well before Clouddriver closes it, so that no call is lost then.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -54,6 +55,7 @@ pub struct ClouddriverProxy {
     prefix: String,
     /// How this installation names itself in `Via`.
     pseudonym: String,
+    answer_timeout: Duration,
 }
 
 /// Why a call has no answer of Clouddriver's.
@@ -89,7 +91,10 @@ impl ClouddriverProxy {
             .pool_timer(TokioTimer::new())
             .build(connector);
         let prefix = path.trim_end_matches('/').to_owned();
-        Ok(Self { http, scheme, authority, prefix, pseudonym: format!("kubesvc-{installation}") })
+        let pseudonym = format!("kubesvc-{installation}");
+        let seconds = crash_points::seconds("KUBESVC_CLOUDDRIVER_ANSWER_SECONDS", ANSWER_SECONDS);
+        let answer_timeout = Duration::from_secs(seconds);
+        Ok(Self { http, scheme, authority, prefix, pseudonym, answer_timeout })
     }
 
     /// Sends a call, and returns the answer, whose body is still to come.
@@ -112,12 +117,14 @@ impl ClouddriverProxy {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = end_to_end(&call.headers);
+        // Set for the body as it was read.
+        request.headers_mut().remove(header::CONTENT_LENGTH);
         if let Ok(via) = HeaderValue::from_str(&format!("1.1 {}", self.pseudonym)) {
             request.headers_mut().append(header::VIA, via);
         }
-        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.http.request(request)).await;
+        let answer = tokio::time::timeout(self.answer_timeout, self.http.request(request)).await;
         let answer = answer.map_err(|_| {
-            NotAnswered::Unknown(format!("it did not answer within {} s", ANSWER_TIMEOUT.as_secs()))
+            NotAnswered::Unknown(format!("it did not answer within {} s", self.answer_timeout.as_secs()))
         })?;
         let answer = answer.map_err(|error| {
             let why = chain(&error);

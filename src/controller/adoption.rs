@@ -158,45 +158,28 @@ impl Controller {
     async fn make(&self, adoption: &Adoption) -> Result<AdoptionOutcome, ActionError> {
         let object = &adoption.object;
         let secret = self.secret(object, SecretWriter::CONTROLLER);
-        let mut prepared = None;
         let contents: Contents<'_> =
             adoption.kubeconfigs.iter().map(|(key, contents)| (*key, contents)).collect();
-        if !contents.is_empty() {
-            match secret.prepare(&contents).await {
-                Ok(version) => prepared = Some((&contents, version)),
-                Err(error) if error.is_transient() => return Err(error.into()),
-                Err(AccountSecretError::Taken) => return Ok(AdoptionOutcome::Taken),
-                Err(AccountSecretError::Api(error)) => {
-                    let (name, why) = (&error.request().name, error.refusal());
-                    return Ok(AdoptionOutcome::Left(format!("its Secret {name} is refused: {why}")));
-                }
-                Err(error) => return Ok(AdoptionOutcome::Left(error.to_string())),
-            }
-        }
         let options = WriteOptions::with(Urgency::Rest).at("adopt-create");
-        let refused = match self.objects(object).create(object, options).await {
-            Ok(made) => {
-                if let Some((contents, version)) = &prepared {
-                    let completed = secret.complete(contents, version, &made).await;
-                    completed.or_else(|error| if error.is_transient() { Err(error) } else { Ok(()) })?;
-                }
+        match secret.create_account(&contents, object, options).await {
+            Ok(Some(_)) => {
                 self.context.metrics.adopted_rows.inc();
                 info!(account = object.account_name(), object = %AccountKey::of(object), "adopted a row as an account");
-                return Ok(AdoptionOutcome::Taken);
+                Ok(AdoptionOutcome::Taken)
             }
-            Err(error) => error.without_message(),
-        };
-        match refused.class() {
-            ErrorClass::Retry => return Err(refused.into()),
             // Someone else created it; the watch will show to whom it belongs.
-            ErrorClass::Conflict => return Ok(AdoptionOutcome::Taken),
-            ErrorClass::Gone | ErrorClass::Invalid | ErrorClass::Refused => {}
+            Ok(None) | Err(AccountSecretError::Taken) => Ok(AdoptionOutcome::Taken),
+            Err(AccountSecretError::Api(error)) => {
+                let error = error.without_message();
+                if error.class() == ErrorClass::Retry {
+                    return Err(error.into());
+                }
+                let (kind, name, why) = (&error.request().kind, &error.request().name, error.refusal());
+                Ok(AdoptionOutcome::Left(format!("its {kind} {name} is refused: {why}")))
+            }
+            Err(error) if error.is_transient() => Err(error.into()),
+            Err(error) => Ok(AdoptionOutcome::Left(error.to_string())),
         }
-        if let Some((_, version)) = &prepared {
-            secret.discard_written(version).await;
-        }
-        let why = refused.refusal();
-        Ok(AdoptionOutcome::Left(format!("the Kubernetes API server rejected its object: {why}")))
     }
 
     /// Writes the row of an account. Replaces a foreign row if adoption is enabled.

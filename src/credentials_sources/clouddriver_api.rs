@@ -63,7 +63,7 @@ impl CredentialsSource for ClouddriverApiSource {
             }
             start = last;
         }
-        let completeness = Completeness::Incomplete(WHY_INCOMPLETE.to_owned());
+        let completeness = Completeness::Partial(WHY_INCOMPLETE.to_owned());
         Ok(Arc::new(SourceSnapshot::of(&self.name, items, completeness)))
     }
 }

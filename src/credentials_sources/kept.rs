@@ -41,6 +41,8 @@ pub struct CredentialsSources {
     sources: Vec<KeptSource>,
     /// Number of those who need current snapshots.
     needed: watch::Sender<usize>,
+    /// Number of reads that found something else than the one before.
+    news: Arc<AtomicU64>,
 }
 
 /// One source, and what is known of it.
@@ -51,6 +53,7 @@ struct KeptSource {
     turn: Mutex<()>,
     state: RwLock<ReadState>,
     failures: AtomicU64,
+    news: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -79,32 +82,35 @@ impl Drop for NeededSources {
 }
 
 impl CredentialsSources {
-    /// The sources of the settings. `vars` resolve placeholders in files; objects without a namespace are in
-    /// `own_namespace`.
+    /// The sources of the settings. `vars` resolve placeholders in files; Clouddriver's table is read again every
+    /// `table_reload`; objects without a namespace are in `own_namespace`.
     pub fn new(
         settings: &[SourceSettings],
         vars: BTreeMap<String, String>,
+        table_reload: Duration,
         kube: &KubeAccess,
         own_namespace: &str,
     ) -> Self {
         let vars = Arc::new(vars);
         let readers = settings.iter().map(|one| {
             let name: Arc<str> = Arc::from(one.name.as_str());
-            (Arc::clone(&name), reader(name, one.place.clone(), &vars, kube, own_namespace))
+            (Arc::clone(&name), reader(name, one.place.clone(), &vars, table_reload, kube, own_namespace))
         });
         Self::of(readers.collect())
     }
 
     /// Sources with these readers, by name.
     pub fn of(readers: Vec<(Arc<str>, Box<dyn CredentialsSource>)>) -> Self {
+        let news = Arc::<AtomicU64>::default();
         let sources = readers.into_iter().map(|(name, reader)| KeptSource {
             name,
             reader,
             turn: Mutex::default(),
             state: RwLock::default(),
             failures: AtomicU64::new(0),
+            news: Arc::clone(&news),
         });
-        Self { sources: sources.collect(), needed: watch::Sender::new(0) }
+        Self { sources: sources.collect(), needed: watch::Sender::new(0), news }
     }
 
     /// The names of the sources, in their order.
@@ -130,6 +136,18 @@ impl CredentialsSources {
     /// What is known without reading: the last good snapshot of each source. It is not complete if a later read failed.
     pub fn latest(&self) -> MergedSources {
         MergedSources::of(self.sources.iter().map(KeptSource::latest).collect())
+    }
+
+    /// Changes whenever something else is known of a source.
+    pub fn version(&self) -> u64 {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// Time since the oldest of the last reads began, those that failed included; `None` before the first ones.
+    pub fn age(&self) -> Option<Duration> {
+        let began = |source: &KeptSource| source.state.read().last.as_ref().map(|last| last.began);
+        let oldest: Option<Vec<Instant>> = self.sources.iter().map(began).collect();
+        oldest.map(|began| began.into_iter().min().map(|began| began.elapsed()).unwrap_or_default())
     }
 
     /// Keeps all sources read again at their intervals until the result is dropped.
@@ -168,12 +186,13 @@ fn reader(
     name: Arc<str>,
     place: SourcePlace,
     vars: &Arc<BTreeMap<String, String>>,
+    table_reload: Duration,
     kube: &KubeAccess,
     own_namespace: &str,
 ) -> Box<dyn CredentialsSource> {
     match place {
         SourcePlace::Sql { url, password_file, authority } => {
-            Box::new(SqlSource::new(name, url, password_file, authority))
+            Box::new(SqlSource::new(name, url, password_file, authority, table_reload))
         }
         SourcePlace::Files { paths, profiles } => {
             Box::new(FileSource::new(paths, TextReader::new(name, profiles, Arc::clone(vars))))
@@ -240,7 +259,16 @@ impl KeptSource {
         let cause = result.as_ref().err().map(|error| chain(error));
         let result = result.map_err(|error| error.to_string());
         let mut state = self.state.write();
-        let failed_before = state.last.as_ref().and_then(|last| last.result.as_ref().err());
+        let before = state.last.as_ref().map(|last| &last.result);
+        let is_news = match (before, &result) {
+            (Some(Ok(before)), Ok(now)) => !before.has_same_entries(now),
+            (Some(Err(before)), Err(now)) => before != now,
+            _ => true,
+        };
+        if is_news {
+            self.news.fetch_add(1, Ordering::Relaxed);
+        }
+        let failed_before = before.and_then(|before| before.as_ref().err());
         if let Some(error) = cause {
             self.failures.fetch_add(1, Ordering::Relaxed);
             if failed_before != result.as_ref().err() {

@@ -13,15 +13,14 @@ use super::{CredentialsSource, SourceReadError};
 use kubesvc_clouddriver::sources::{BadEntry, Completeness, SourceItem, SourceSnapshot, read_row};
 use kubesvc_store::{ClouddriverBody, ClouddriverDatabase, ClouddriverRow, scan_clouddriver_accounts};
 
-/// Interval of reads while the table is followed.
-const INTERVAL: Duration = Duration::from_secs(30);
-
 /// Reads the table. Bodies that were read stay in memory, as what they mean.
 pub(super) struct SqlSource {
     name: Arc<str>,
     url: String,
     password_file: Option<PathBuf>,
     authority: Option<PathBuf>,
+    /// Interval of reads while the table is followed.
+    interval: Duration,
     /// What was read last, by id.
     rows: Mutex<HashMap<String, KnownRow>>,
 }
@@ -38,8 +37,9 @@ impl SqlSource {
         url: String,
         password_file: Option<PathBuf>,
         authority: Option<PathBuf>,
+        interval: Duration,
     ) -> Self {
-        Self { name, url, password_file, authority, rows: Mutex::default() }
+        Self { name, url, password_file, authority, interval, rows: Mutex::default() }
     }
 
     /// What a row is.
@@ -62,7 +62,7 @@ impl SqlSource {
 #[async_trait]
 impl CredentialsSource for SqlSource {
     fn interval(&self) -> Duration {
-        INTERVAL
+        self.interval
     }
 
     async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {
@@ -88,7 +88,7 @@ impl CredentialsSource for SqlSource {
         *self.rows.lock() = rows;
         let completeness = match scan.unread {
             None => Completeness::Complete,
-            Some(why) => Completeness::Incomplete(why.to_owned()),
+            Some(why) => Completeness::Partial(why.to_owned()),
         };
         Ok(Arc::new(SourceSnapshot::of(&self.name, items, completeness)))
     }

@@ -13,6 +13,7 @@ use super::cache_sweeps::CacheSweeps;
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
+use crate::migration::Migrator;
 use crate::operations::OperationUpkeep;
 use crate::registration::Registrar;
 use crate::rest::IntentSettlement;
@@ -31,6 +32,8 @@ pub(super) struct Leader {
     pub(super) leadership: Arc<Leadership>,
     pub(super) sweeps: CacheSweeps,
     pub(super) upkeep: OperationUpkeep,
+    /// Takes accounts over from credentials sources.
+    pub(super) migrator: Migrator,
     /// Registers accounts in Clouddriver, and lists its accounts; `None`: it is not called.
     pub(super) registrar: Option<Registrar>,
     /// Settles writes that were passed on to Clouddriver; `None`: none are.
@@ -100,10 +103,11 @@ impl Leader {
                 });
                 let settling = over.run_until_cancelled(async {
                     if let Some(settlement) = &self.settlement {
-                        settlement.run(&mandate, stop).await;
+                        Box::pin(settlement.run(&mandate, stop)).await;
                     }
                 });
-                tokio::join!(controlling, sweeping, upkeep, registering, settling);
+                let migrating = over.run_until_cancelled(self.migrator.run(&mandate, stop));
+                tokio::join!(controlling, sweeping, upkeep, registering, migrating, settling);
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

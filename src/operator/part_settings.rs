@@ -9,10 +9,12 @@ use super::kube_client::RunLocation;
 use super::settings::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
 use crate::access::AccessMode;
 use crate::controller::AdoptedRows;
+use crate::credentials_sources::SourcePlace;
 use crate::hub::{
     AbsentAgentSettings, AdmissionSettings, AssignmentChecks, CachingSettings, HubSettings, ListenerSettings,
     SessionSettings, StaticAccountSettings,
 };
+use crate::migration::ScannerSettings;
 use crate::operations::OperationSettings;
 use crate::registration;
 use crate::rest::{BrowserRules, RestSettings};
@@ -138,6 +140,24 @@ pub(super) fn accounts_namespace(settings: &OperatorSettings, location: &RunLoca
     settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| location.namespace.clone())
 }
 
+/// What the documented settings take over from credentials sources; `None`: nothing.
+pub(super) fn scanner_settings(settings: &OperatorSettings) -> Option<ScannerSettings> {
+    let dynamic = &settings.dynamic_accounts;
+    let (sql, other) = (&dynamic.name_patterns, &dynamic.credential_scan_name_patterns);
+    if sql.is_empty() && other.is_empty() {
+        return None;
+    }
+    let sources = settings.credentials_sources.sources.iter();
+    let of_table = sources.filter(|source| matches!(source.place, SourcePlace::Sql { .. }));
+    Some(ScannerSettings {
+        sql_patterns: sql.clone(),
+        other_patterns: other.clone(),
+        sql_sources: of_table.map(|source| source.name.clone()).collect(),
+        batch_size: dynamic.scan_batch_size,
+        interval: dynamic.scan_frequency,
+    })
+}
+
 /// Where rows become accounts.
 pub(super) fn adopted_rows(settings: &OperatorSettings, location: &RunLocation) -> AdoptedRows {
     let namespace = accounts_namespace(settings, location);
@@ -162,8 +182,6 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
         source_rules: source_rules(settings, location),
         cached_kinds: settings.cache.rules.clone(),
         account_defaults: settings.cache.defaults.clone(),
-        file_roots: settings.credentials_sources.file_roots.clone(),
-        installation_uid: location.installation.uid.clone(),
         browsers: BrowserRules {
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),

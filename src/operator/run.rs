@@ -15,8 +15,9 @@ use super::gateway::GatewayPort;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::part_settings::{
-    Connections, access_mode, adopted_rows, approves, caching_settings, hub_settings, operation_settings,
-    policy, precedence, registration_policy, rest_settings, source_rules, unapproved_registration_qps,
+    Connections, access_mode, accounts_namespace, adopted_rows, approves, caching_settings, hub_settings,
+    operation_settings, policy, precedence, registration_policy, rest_settings, scanner_settings,
+    source_rules, unapproved_registration_qps,
 };
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
@@ -36,6 +37,7 @@ use crate::gateway::GatewayPorts;
 use crate::hub::{CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
+use crate::migration::{MigrationMetrics, MigrationPorts, Migrator};
 use crate::operations::{OperationPorts, OperationUpkeep, Operations};
 use crate::peers::Peers;
 use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
@@ -45,6 +47,7 @@ use crate::rest::{
     AccountManagement, AccountManagementPorts, IntentSettlement, RestPorts, RestState, StartupState,
 };
 use crate::secrets::{CredentialSource, Credentials};
+use crate::source_accounts::{DeclinedAccounts, SourceAccounts};
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::{BackgroundTasks, TaskRegistry};
 use kubesvc_runtime::config;
@@ -56,6 +59,9 @@ use kubesvc_runtime::telemetry::metrics::Metrics;
 use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, InstallationClaim, OpenOptions, Store, StoreError, VendorTables};
+
+/// What the key of the hashes of sources' entries is derived for.
+const SOURCE_HASH_PURPOSE: &[u8] = b"credentials source";
 
 /// What most parts of the operator share.
 struct Assembly<'a> {
@@ -268,13 +274,14 @@ impl Assembly<'_> {
         let operations = self.operations(&router, &leases, ports.served());
         let registrations = self.registrations();
         let registration_metrics = RegistrationMetrics::default();
+        let migration_metrics = MigrationMetrics::default();
         let metrics = ControllerMetrics::default();
         let gateway = self.gateway(&router, &operations, connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
-        let credentials_api = self.credentials()?;
+        let account_management = self.account_management()?;
         let exposition = self.exposition(
-            (&metrics, &registration_metrics, credentials_api.as_deref()),
+            (&metrics, &registration_metrics, &migration_metrics, account_management.as_deref()),
             &hub,
             of_accounts,
             &sources,
@@ -287,8 +294,10 @@ impl Assembly<'_> {
         }
         let changed_agents = self.agents.follow();
         let connected_agents = self.connected_agents(&hub, &leases);
-        let sources = (sources, credentials_api);
-        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), sources, exposition);
+        let source_accounts = self.source_accounts(sources);
+        let migrator = self.migrator(&source_accounts, &migration_metrics)?;
+        let clouddriver = (source_accounts, account_management);
+        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), clouddriver, exposition);
         let settlement = IntentSettlement::new(&rest, &leases.replicas);
         router.start(&self.background);
         let mut context =
@@ -304,6 +313,7 @@ impl Assembly<'_> {
             },
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
+            migrator,
             registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
             settlement,
             has_peers: leases.leases.is_some(),
@@ -453,7 +463,7 @@ impl Assembly<'_> {
     }
 
     /// Clouddriver's account management, passed on to others; `None`: it is not called.
-    fn credentials(&self) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
+    fn account_management(&self) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
         let clouddriver = &self.settings.clouddriver;
         let Some(base) = &clouddriver.base_url else { return Ok(None) };
         let (files, installation) = (tls_files(&clouddriver.tls), &self.location.installation.uid);
@@ -473,6 +483,23 @@ impl Assembly<'_> {
         let clouddriver = &self.settings.clouddriver;
         let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
         Ok(ClouddriverClient::new(base, &clouddriver.push.user, &tls_files(&clouddriver.tls))?)
+    }
+
+    fn migrator(
+        &self,
+        source_accounts: &Arc<SourceAccounts>,
+        metrics: &MigrationMetrics,
+    ) -> Result<Migrator, OperatorError> {
+        let ports = MigrationPorts {
+            kube: self.location.kube.clone(),
+            namespace: self.location.namespace.clone(),
+            accounts: Arc::clone(&self.accounts),
+            source_accounts: Arc::clone(source_accounts),
+            ticks: Arc::clone(&self.ticks),
+            tasks: self.background.registry().clone(),
+            metrics: metrics.clone(),
+        };
+        Ok(Migrator::new(scanner_settings(self.settings).as_ref(), ports)?)
     }
 
     fn cache_ports(&self) -> CachePorts {
@@ -525,9 +552,10 @@ impl Assembly<'_> {
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
-        (controller, registrations, credentials): (
+        (controller, registrations, migrations, account_management): (
             &ControllerMetrics,
             &RegistrationMetrics,
+            &MigrationMetrics,
             Option<&AccountManagement>,
         ),
         hub: &Hub,
@@ -547,9 +575,10 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         registrations.register(&mut metrics.registry);
-        if let Some(credentials) = credentials {
-            credentials.register(&mut metrics.registry);
+        if let Some(account_management) = account_management {
+            account_management.register(&mut metrics.registry);
         }
+        migrations.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
@@ -573,12 +602,31 @@ impl Assembly<'_> {
         let sources = CredentialsSources::new(
             &settings.sources,
             settings.vars.clone(),
+            self.settings.table_reload,
             &location.kube,
             &location.namespace,
         );
         let sources = Arc::new(sources);
         sources.start(&self.background, self.stop.clone());
         sources
+    }
+
+    /// Accounts that the sources describe.
+    fn source_accounts(&self, sources: Arc<CredentialsSources>) -> Arc<SourceAccounts> {
+        let (settings, location) = (self.settings, &self.location);
+        let (peers, own) = (Arc::clone(&self.peers), location.installation.uid.clone().into_bytes());
+        Arc::new(SourceAccounts {
+            sources,
+            accounts: Arc::clone(&self.accounts),
+            declined: DeclinedAccounts::new(&location.kube, &location.namespace),
+            namespace: accounts_namespace(settings, location),
+            rules: source_rules(settings, location),
+            file_roots: settings.credentials_sources.file_roots.clone().into(),
+            hash_key: Arc::new(move || {
+                let shared = peers.digest(&[SOURCE_HASH_PURPOSE, &own]);
+                shared.map_or_else(|| own.clone(), |key| key.to_vec())
+            }),
+        })
     }
 
     fn readiness(&self, leases: &ReplicaLeases, hub: &Arc<Hub>) -> Arc<OperatorReadiness> {
@@ -634,7 +682,7 @@ impl Assembly<'_> {
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
         operations: Arc<Operations>,
-        (sources, credentials): (Arc<CredentialsSources>, Option<Arc<AccountManagement>>),
+        (source_accounts, credentials): (Arc<SourceAccounts>, Option<Arc<AccountManagement>>),
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -646,7 +694,7 @@ impl Assembly<'_> {
             store: Arc::clone(&self.store),
             cache: Arc::clone(&self.cache),
             operations,
-            credentials_sources: sources,
+            source_accounts,
             credentials,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));

@@ -23,8 +23,8 @@ use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
     LimitsAt, Loaded, LoggingSettings, NAMESPACE, NAMESPACES, NAMESPACES_OR_ALL, NAMESPACES_OWN_OR_ALL,
-    ORIGINS, PORT, SettingType, Settings, Source, Spec, Unit, UnknownKeys, Values, count, group, key, millis,
-    seconds,
+    ORIGINS, PORT, SettingType, Settings, Source, Spec, Unit, UnknownKeys, Values, Word, count, group, key,
+    millis, seconds,
 };
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::settings;
@@ -53,6 +53,13 @@ const UNITS: SettingType = SettingType::Choice(&[
     "DAYS",
 ]);
 const PATH: SettingType = SettingType::Optional(4096);
+const NAME_PATTERNS: &Word = &Word {
+    allowed: "a list of regular expressions for whole names, in RE2 syntax, without look-around",
+    pattern: "",
+    fits: |text| text.len() <= 1024 && kubesvc_clouddriver::migration::is_pattern(text),
+    most: 100,
+    secret: false,
+};
 
 settings! {
     /// Every setting of the operator that has an effect.
@@ -91,6 +98,8 @@ settings! {
         cache: CacheSettings = group("kubesvc").read_as(cache::checked);
         /// Where Clouddriver's accounts are read.
         credentials_sources: CredentialsSourcesSettings = credentials_sources::source();
+        /// pace at which Clouddriver's table is read again while it is needed
+        table_reload: Duration = key("kubesvc.credentials.poller.reloadFrequencyMs", millis(1000, DAY_MS), "30000");
         /// how replicas find one another; not set: local on SQLite, else kubernetes
         cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
         /// How replicas find one another.
@@ -185,8 +194,17 @@ settings! {
         adopt_rows: bool = key("adoptRows", FLAG, "false");
         /// an account of an agent's own file has its name before a declared one
         agent_wins: bool = key("agentWins", FLAG, "false");
-        /// where accounts from REST are written
+        /// where accounts from REST and from credentials sources are written
         namespace: Option<String> = key("namespace", NAMESPACE, "");
+        /// patterns of names of accounts that are taken over from Clouddriver's table
+        name_patterns: Vec<String> = key("namePatterns", SettingType::List(NAME_PATTERNS), "");
+        /// patterns of names of accounts that are taken over from all other credentials sources
+        credential_scan_name_patterns: Vec<String> =
+            key("credentialScanNamePatterns", SettingType::List(NAME_PATTERNS), "");
+        /// accounts taken over at once
+        scan_batch_size: usize = key("scanBatchSize", count(1, 100_000), "572");
+        /// pace of taking over
+        scan_frequency: Duration = key("scanFrequencySeconds", seconds(1, DAY), "120");
         /// an account that is added, changed or deleted at Clouddriver through /credentials is so here too
         interceptor: bool = key("interceptor.enabled", FLAG, "true");
     }

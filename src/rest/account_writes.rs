@@ -19,6 +19,7 @@ use super::error::RestError;
 use super::request_rules::{AccountVerb, RequestEffect, decide};
 use crate::informers::AccountKey;
 use crate::secrets::{AccountSecret, AccountSecretError};
+use kubesvc_core::json::merge_patch;
 use kubesvc_core::kubeconfig;
 use kubesvc_core::lifecycle::displayed_state;
 use kubesvc_core::owned_secret::{AGENT_KEY, Contents, SecretVersion, keys_named_by};
@@ -27,7 +28,7 @@ use kubesvc_core::spinnaker::{AccountInput, AgentSource, ClusterSource, validate
 use kubesvc_core::{
     DesiredState, FINALIZER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_REST, RETRY_ANNOTATION, object_names,
 };
-use kubesvc_runtime::kube_access::{ErrorClass, KubeError, WriteOptions, none_if_gone};
+use kubesvc_runtime::kube_access::{KubeError, WriteOptions, none_if_gone};
 
 /// Maximum number of times a request is judged, the repetitions after conflicts included.
 pub(super) const MAX_ATTEMPTS: usize = 5;
@@ -104,33 +105,11 @@ pub(super) async fn create(
         namespace: state.settings.accounts_namespace.clone(),
         name: account.metadata.name.clone().unwrap_or_default(),
     };
-    let credential = state.secret(&key);
-    let mut prepared = None;
-    if !contents.is_empty() {
-        match credential.prepare(contents).await {
-            Ok(version) => prepared = Some(version),
-            Err(AccountSecretError::Taken) => return existing(state, name).await,
-            Err(error) => return Err(error.into()),
-        }
-    }
     let options = WriteOptions::default().at("rest-create");
-    let made = match state.objects(&key.namespace).create(account, options).await {
-        Ok(made) => made,
-        Err(error) => {
-            // Delete the Secret that this request prepared, unless another request's object uses it.
-            if let Some(version) = prepared.filter(|_| error.had_no_effect()) {
-                credential.discard_written(&version).await;
-            }
-            return match error.class() {
-                ErrorClass::Conflict => existing(state, name).await,
-                _ => Err(error.into()),
-            };
-        }
-    };
-    if let Some(version) = &prepared {
-        credential.complete(contents, version, &made).await?;
+    match state.secret(&key).create_account(contents, account, options).await? {
+        Some(_) => Ok(None),
+        None => existing(state, name).await,
     }
-    Ok(None)
 }
 
 async fn existing(state: &RestState, name: &str) -> Result<Option<KubesvcAccount>, RestError> {
@@ -228,7 +207,7 @@ impl AccountChange<'_> {
             RequestEffect::DesireAndRetry(desired) => (Some(desired), true),
         };
         let spec = self.new_spec(account, desired)?;
-        let changes = difference(&json!(account.spec), &json!(spec));
+        let changes = merge_patch(&json!(account.spec), &json!(spec));
         let write = if changes.is_empty() && !retry {
             PlannedWrite::Nothing
         } else {
@@ -380,26 +359,6 @@ async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -
     let parameters = DeleteParams::background().preconditions(preconditions);
     let options = WriteOptions::default().at("rest-delete");
     none_if_gone(state.objects(&key.namespace).delete(&key.name, &parameters, options).await).map(drop)
-}
-
-/// Returns the JSON merge patch between two objects: removed keys are null, equal ones are left out.
-fn difference(old: &Value, new: &Value) -> Map<String, Value> {
-    let empty = Map::new();
-    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
-    let mut patch: Map<String, Value> =
-        old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
-    for (key, value) in new {
-        match old.get(key) {
-            Some(before) if before == value => {}
-            Some(before) if before.is_object() && value.is_object() => {
-                patch.insert(key.clone(), Value::Object(difference(before, value)));
-            }
-            _ => {
-                patch.insert(key.clone(), value.clone());
-            }
-        }
-    }
-    patch
 }
 
 #[cfg(test)]

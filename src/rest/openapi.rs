@@ -10,8 +10,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBu
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    account_cache, accounts, agents, clouddrivers, credentials, dynamic_accounts, health, operations,
-    source_accounts,
+    account_cache, accounts, agents, clouddrivers, credentials, dynamic_accounts, health, migrations,
+    operations, source_accounts,
 };
 
 #[derive(OpenApi)]
@@ -34,7 +34,7 @@ use super::{
     security(()),
     modifiers(&CommonParts),
     paths(
-        source_accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
+        migrations::plan, source_accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic_accounts::get, dynamic_accounts::post, dynamic_accounts::put, dynamic_accounts::patch, dynamic_accounts::delete,
         accounts::get_or_empty, accounts::namespaces,
         account_cache::get,

@@ -4,7 +4,6 @@
 //! unknown only if every source that could have it was read completely; otherwise the answer is 503. What is made is a
 //! snapshot: later changes of the source do not reach the account.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Json;
@@ -12,7 +11,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
-use secrecy::SecretString;
 use tracing::info;
 
 use super::RestState;
@@ -23,37 +21,14 @@ use super::error::{ErrorBody, RestError};
 use super::extract::DynamicAccounts;
 use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
 use super::view::ExistingAccount;
-use crate::credentials_sources::read_text_file_below;
-use kubesvc_clouddriver::definition::{
-    Choice, ConversionSettings, Entry, EntryCredential, RootTarget, convert, vet_contents,
-};
+use crate::source_accounts::{EntryError, SourceAccount};
+use kubesvc_clouddriver::definition::Choice;
 use kubesvc_clouddriver::sources::{MergedSources, NameLookup, SourceEntry};
-use kubesvc_core::KubesvcAccount;
-use kubesvc_core::owned_secret::{Contents, OWN_KEY};
-use kubesvc_core::spec::{KubesvcAccountSpec, OWN_SOURCE};
+use kubesvc_core::spec::KubesvcAccountSpec;
 use kubesvc_core::spinnaker::AccountInput;
 
 /// Time limit for reading the credentials sources.
 const SOURCES_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum size of a kubeconfig in a file of the operator, in bytes; the same as of any kubeconfig.
-const MAX_KUBECONFIG_BYTES: u64 = 256 * 1024;
-/// What the key of the hashes of entries is derived for.
-const HASH_PURPOSE: &[u8] = b"credentials source";
-
-/// An account to be made.
-pub(super) struct WantedAccount {
-    name: String,
-    pub(super) object: KubesvcAccount,
-    /// The kubeconfig for the Secret of the account.
-    pub(super) kubeconfig: Option<SecretString>,
-}
-
-impl WantedAccount {
-    pub(super) fn contents(&self) -> Contents<'_> {
-        self.kubeconfig.iter().map(|contents| (OWN_KEY, contents)).collect()
-    }
-}
-
 /// Add accounts from the credentials sources, as INACTIVE.
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
     request_body(content = [AccountDefinition], description = "At most 1,000 accounts; of each, name, zoneId and its kubeconfig count, all else comes from the source"),
@@ -69,7 +44,7 @@ pub(super) async fn add(
     State(state): State<RestState>,
     received: PendingBody,
 ) -> Result<Response, RestError> {
-    if state.credentials_sources.is_empty() {
+    if state.source_accounts.sources.is_empty() {
         return Err(RestError::new(
             StatusCode::NOT_IMPLEMENTED,
             "no credentials source is configured: list Clouddriver's in kubesvc.clouddriver.sources, or POST definitions \
@@ -92,7 +67,7 @@ async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<Exis
     let sources = if found.iter().all(|found| found.account.is_some()) {
         MergedSources::default()
     } else {
-        state.credentials_sources.read_now(SOURCES_TIMEOUT).await
+        state.source_accounts.sources.read_now(SOURCES_TIMEOUT).await
     };
     let (mut steps, mut problems) = (Vec::new(), Vec::new());
     for (given, found) in given.into_iter().zip(found) {
@@ -116,10 +91,10 @@ async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<Exis
 
 enum AddStep {
     Exists(ExistingAccount),
-    Make(Box<WantedAccount>),
+    Make(Box<SourceAccount>),
 }
 
-async fn make(state: &RestState, wanted: &WantedAccount) -> Result<Option<ExistingAccount>, RestError> {
+async fn make(state: &RestState, wanted: &SourceAccount) -> Result<Option<ExistingAccount>, RestError> {
     let existing = create(state, &wanted.name, &wanted.contents(), &wanted.object).await?;
     Ok(existing.as_ref().map(ExistingAccount::of))
 }
@@ -145,6 +120,29 @@ impl RestState {
         self.described(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
     }
 
+    /// The account that an entry describes.
+    pub(super) async fn described(
+        &self,
+        entry: &SourceEntry,
+        choice: &Choice,
+    ) -> Result<SourceAccount, RestError> {
+        match self.source_accounts.describe(entry, choice).await {
+            Ok(wanted) => {
+                let (without_effect, warnings) =
+                    (&wanted.report.without_effect.named, &wanted.report.warnings);
+                if !without_effect.is_empty() || !warnings.is_empty() {
+                    let (account, source) = (&entry.name, &*entry.source);
+                    info!(account, source, ?without_effect, ?warnings, "taken from a credentials source");
+                }
+                Ok(wanted)
+            }
+            Err(EntryError::Refused(why)) => Err(about(&entry.name, &why)),
+            Err(EntryError::Unreadable(why)) => {
+                Err(RestError::unavailable(format!("account {:?}: {why}", entry.name)))
+            }
+        }
+    }
+
     /// The entry of a name, if it is certain which one counts.
     fn entry<'s>(&self, name: &str, sources: &'s MergedSources) -> Result<&'s SourceEntry, RestError> {
         match sources.lookup(name) {
@@ -154,7 +152,7 @@ impl RestState {
                 &format!("its entry in credentials source {source} is not usable: {}", entry.reason),
             )),
             NameLookup::Absent => {
-                let names: Vec<_> = self.credentials_sources.names().collect();
+                let names: Vec<_> = self.source_accounts.sources.names().collect();
                 let why = format!(
                     "it is in none of the credentials sources {}; check its name, or POST its definition to \
                      /armory/accounts/dynamic",
@@ -167,71 +165,5 @@ impl RestState {
                  nothing was added"
             ))),
         }
-    }
-
-    /// The account that an entry describes, with its kubeconfig.
-    pub(super) async fn described(
-        &self,
-        entry: &SourceEntry,
-        choice: &Choice,
-    ) -> Result<WantedAccount, RestError> {
-        let name = &entry.name;
-        let own = self.settings.installation_uid.as_bytes();
-        let shared = self.peers.digest(&[HASH_PURPOSE, own]);
-        let namespace = &self.settings.accounts_namespace;
-        let settings = ConversionSettings {
-            namespace,
-            file_roots: &self.settings.file_roots,
-            hash_key: shared.as_ref().map_or(own, |key| key.as_slice()),
-        };
-        let entry = Entry {
-            name: name.clone(),
-            definition: entry.definition.clone(),
-            source: entry.source.to_string(),
-        };
-        let conversion = convert(&entry, choice, settings);
-        let (without_effect, warnings) =
-            (&conversion.report.without_effect.named, &conversion.report.warnings);
-        if !without_effect.is_empty() || !warnings.is_empty() {
-            info!(
-                account = name,
-                source = entry.source,
-                ?without_effect,
-                ?warnings,
-                "taken from a credentials source"
-            );
-        }
-        let account = conversion.account;
-        let migrated = account.map_err(|refusal| {
-            about(name, &format!("its entry in credentials source {} is refused: {refusal}", entry.source))
-        })?;
-        let spec = &migrated.object.spec;
-        let may_use = self.settings.source_rules.check_source(namespace, OWN_SOURCE, &spec.kubeconfig);
-        may_use.map_err(|failure| about(name, &failure.message))?;
-        let contents = match migrated.credential {
-            EntryCredential::Contents(contents) => Some(contents),
-            EntryCredential::MountedFile(path) => {
-                let folders = self.settings.file_roots.iter().filter_map(|root| match &root.to {
-                    RootTarget::Folder(folder) => Some(PathBuf::from(folder)),
-                    RootTarget::Secret { .. } | RootTarget::Agent(_) => None,
-                });
-                let folders = folders.collect();
-                let contents = read_text_file_below(folders, PathBuf::from(path), MAX_KUBECONFIG_BYTES).await;
-                let contents = contents.map_err(|error| {
-                    RestError::unavailable(format!(
-                        "account {name:?}: {error} (kubesvc.clouddriver.fileRoots)"
-                    ))
-                })?;
-                vet_contents(&contents, spec.context.as_deref())
-                    .map_err(|problem| about(name, &problem.message))?;
-                Some(contents)
-            }
-            EntryCredential::Reference(_)
-            | EntryCredential::SecretKey { .. }
-            | EntryCredential::AgentFile(_)
-            | EntryCredential::ServiceAccount
-            | EntryCredential::FileOnClouddriver(_) => None,
-        };
-        Ok(WantedAccount { name: entry.name, object: migrated.object, kubeconfig: contents })
     }
 }

@@ -13,10 +13,12 @@ use tower::ServiceExt;
 use super::*;
 use crate::access::audit::AuditLog;
 use crate::connected_agents::AgentView;
+use crate::credentials_sources::CredentialsSources;
 use crate::leases::Replicas;
 use crate::operations::OperationPorts;
 use crate::operations::tests::fakes::{self, AuditLines, ScriptedAccess, ScriptedCluster};
 use crate::peers::PeerIdentity;
+use crate::source_accounts::DeclinedAccounts;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::cache::native::kind_name;
 use kubesvc_core::cache::rules::OperatorRules;
@@ -411,8 +413,6 @@ fn settings() -> RestSettings {
         source_rules: SourceRules::default(),
         cached_kinds: OperatorRules::default(),
         account_defaults: AccountDefaults::default(),
-        file_roots: Vec::new(),
-        installation_uid: "installation".to_owned(),
         browsers: BrowserRules::default(),
     }
 }
@@ -433,14 +433,24 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
     let accounts = Arc::new(AccountIndex::default());
     let operations = scripted_operations(&accounts, AuditLog::to(io::sink()));
+    let kube = KubeAccess::new(client, "test");
+    let source_accounts = SourceAccounts {
+        sources: Arc::new(CredentialsSources::of(Vec::new())),
+        accounts: Arc::clone(&accounts),
+        declined: DeclinedAccounts::new(&kube, "operator"),
+        namespace: settings.accounts_namespace.clone(),
+        rules: settings.source_rules.clone(),
+        file_roots: Arc::new([]),
+        hash_key: Arc::new(|| b"installation".to_vec()),
+    };
     RestState::new(
         settings,
         RestPorts {
-            kube: KubeAccess::new(client, "test"),
+            kube,
             accounts,
             connected_agents: Arc::new(NoAgents),
             operations,
-            credentials_sources: Arc::new(CredentialsSources::of(Vec::new())),
+            source_accounts: Arc::new(source_accounts),
             credentials: None,
             look_at_accounts: Arc::new(|| {}),
             peers: Arc::new(Peers::alone(identity())),

@@ -71,6 +71,13 @@ impl SecretWriter {
         contents: UNNAMED_WRITE.at("rest-secret"),
         claim: UNNAMED_WRITE.at("rest-secret-claim"),
     };
+    /// Migrations, for kubeconfigs of credentials sources.
+    pub const MIGRATION: Self = Self {
+        origin: ORIGIN_MIGRATED,
+        takes_earlier: false,
+        contents: UNNAMED_WRITE.at("migration-secret"),
+        claim: UNNAMED_WRITE.at("migration-secret"),
+    };
     /// The controller, for kubeconfigs of adopted rows.
     pub const CONTROLLER: Self = Self {
         origin: ORIGIN_MIGRATED,
@@ -125,8 +132,42 @@ impl<'a> AccountSecret<'a> {
         Self { object_name, name, writer, secrets, accounts }
     }
 
+    /// Creates the account, its Secret first. `None`: another account has the name of the object.
+    pub async fn create_account(
+        &self,
+        contents: &Contents<'_>,
+        account: &KubesvcAccount,
+        options: WriteOptions,
+    ) -> Result<Option<KubesvcAccount>, AccountSecretError> {
+        let prepared = match contents.is_empty() {
+            true => None,
+            false => match self.prepare(contents).await {
+                Ok(version) => Some(version),
+                Err(AccountSecretError::Taken) => return Ok(None),
+                Err(error) => return Err(error),
+            },
+        };
+        let made = match self.accounts.create(account, options).await {
+            Ok(made) => made,
+            Err(error) => {
+                // Delete the Secret that was prepared, unless another creator's object uses it.
+                if let Some(version) = prepared.filter(|_| error.had_no_effect()) {
+                    self.discard_written(&version).await;
+                }
+                return match error.class() {
+                    ErrorClass::Conflict => Ok(None),
+                    _ => Err(error.into()),
+                };
+            }
+        };
+        if let Some(version) = &prepared {
+            self.complete(contents, version, &made).await?;
+        }
+        Ok(Some(made))
+    }
+
     /// First step of creating an account. Returns the version that holds these contents.
-    pub async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, AccountSecretError> {
+    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, AccountSecretError> {
         let wanted = self.wanted(contents, None);
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.secrets.get(&self.name).await?;
@@ -161,7 +202,7 @@ impl<'a> AccountSecret<'a> {
     }
 
     /// Last step of creating an account. `prepared` is the version that the first step wrote.
-    pub async fn complete(
+    pub(super) async fn complete(
         &self,
         contents: &Contents<'_>,
         prepared: &SecretVersion,

@@ -10,8 +10,8 @@ use crate::world::in_repository;
 /// The layers of the operator, from top to bottom. A module imports only from lower layers.
 const LAYERS: &[&[&str]] = &[
     &["operator"],
-    &["controller", "gateway", "hub", "registration", "replica_port", "rest"],
-    &["operations"],
+    &["controller", "gateway", "hub", "migration", "registration", "replica_port", "rest"],
+    &["operations", "source_accounts"],
     &["request_routing"],
     &[
         "access",

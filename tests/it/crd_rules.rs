@@ -1,6 +1,8 @@
 //! What the API server accepts and refuses by the custom resource definitions alone, before any operator sees
 //! it.
 
+mod migrations;
+
 use futures::{StreamExt as _, stream};
 
 use crate::world::install_definitions;

@@ -278,7 +278,8 @@ async fn secrets_and_config_maps_are_read_as_they_are_now() {
         object("map", ObjectKind::ConfigMap, "extra", &["own.yml"]),
     ];
     let vars = BTreeMap::from([("ZONE".to_owned(), "eu".to_owned())]);
-    let sources = CredentialsSources::new(&settings, vars, &access, world.namespace());
+    let sources =
+        CredentialsSources::new(&settings, vars, Duration::from_secs(30), &access, world.namespace());
     let read = async || {
         let merged = sources.read_now(WITHIN).await;
         let names: Vec<_> =

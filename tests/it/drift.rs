@@ -60,7 +60,7 @@ fn crds_match_the_types() {
 
 #[test]
 fn charts_have_the_generated_crds() {
-    for name in ["kubesvcaccounts.yaml", "kubesvcagents.yaml"] {
+    for name in ["kubesvcaccounts.yaml", "kubesvcagents.yaml", "kubesvcmigrations.yaml"] {
         let copy = in_repository(&format!("charts/kubesvc/files/crds/{name}"));
         assert!(
             copy == in_repository(&format!("crds/{name}")),

@@ -35,19 +35,8 @@ use kubesvc_core::{
 pub use credential::{EntryCredential, FileRoot, RootTarget, file_on_clouddriver, vet_contents};
 pub use report::{EntryProblem, EntryRefusal, Reason, Report};
 
+use crate::sources::SourceEntry;
 use fields::SortedFields;
-
-/// One entry of a credentials source, with its relaxed names and placeholders already resolved. Has no `Debug`: the
-/// definition may hold a kubeconfig.
-#[derive(Clone)]
-pub struct Entry {
-    /// Name of the account.
-    pub name: String,
-    /// Fields of the entry.
-    pub definition: Map<String, Value>,
-    /// Name of the source.
-    pub source: String,
-}
 
 /// What a request or a zone rule says about an account. It takes precedence over the entry.
 #[derive(Clone, Default)]
@@ -81,10 +70,6 @@ pub struct MigratedAccount {
 /// What became of an entry.
 #[derive(Clone)]
 pub struct Conversion {
-    /// Name of the account.
-    pub name: String,
-    /// Name of the source.
-    pub source: String,
     /// The entry's [`source_hash`].
     pub hash: String,
     /// The account, or why there is none.
@@ -94,15 +79,15 @@ pub struct Conversion {
 }
 
 /// Converts an entry to an account.
-pub fn convert(entry: &Entry, choice: &Choice, settings: ConversionSettings<'_>) -> Conversion {
+pub fn convert(entry: &SourceEntry, choice: &Choice, settings: ConversionSettings<'_>) -> Conversion {
     let hash = source_hash(settings.hash_key, &entry.name, &entry.definition);
     let mut report = Report::default();
     let account = migrated(entry, choice, settings, &hash, &mut report);
-    Conversion { name: entry.name.clone(), source: entry.source.clone(), hash, account, report }
+    Conversion { hash, account, report }
 }
 
 fn migrated(
-    entry: &Entry,
+    entry: &SourceEntry,
     choice: &Choice,
     settings: ConversionSettings<'_>,
     hash: &str,
@@ -158,7 +143,7 @@ fn migrated(
 /// # Errors
 /// The entry is refused, with all its problems.
 pub fn change_of(
-    entry: &Entry,
+    entry: &SourceEntry,
     settings: ConversionSettings<'_>,
 ) -> Result<(AccountInput, Option<EntryCredential>), EntryRefusal> {
     let (mut problems, mut report) = (Vec::new(), Report::default());
@@ -182,7 +167,7 @@ pub fn change_of(
     }
 }
 
-fn check_name(entry: &Entry, problems: &mut Vec<EntryProblem>, report: &mut Report) {
+fn check_name(entry: &SourceEntry, problems: &mut Vec<EntryProblem>, report: &mut Report) {
     if !is_account_name(&entry.name) {
         problems.push(EntryProblem::new(
             Reason::InvalidName,

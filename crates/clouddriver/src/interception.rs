@@ -1,7 +1,7 @@
 //! What calls of Clouddriver's account management (`/credentials`) mean: which call a path is, which accounts a body
 //! writes, and what becomes of the account here.
 //!
-//! [`effect`] decides from what Clouddriver has, and never from how that is known: the answer of a write that succeeded
+//! [`follow_up`] decides from what Clouddriver has, and never from how that is known: the answer of a write that succeeded
 //! and the credentials sources, read after a crash, lead to the same end.
 
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl AccountsWrite {
 
 /// Whether Clouddriver has an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
+pub enum AccountPresence {
     /// It has.
     Present,
     /// It has not.
@@ -112,7 +112,7 @@ pub struct KnownAccount {
 
 /// What becomes of the account of a name here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FollowUp {
     /// It is created, ACTIVE.
     Create,
     /// Its spec is changed.
@@ -126,31 +126,36 @@ pub enum Effect {
 }
 
 /// Decides what becomes of the account of a name, from what Clouddriver has after a write of it.
-pub fn effect(verb: WriteVerb, presence: Presence, known: Option<&KnownAccount>) -> Effect {
-    let leave = |why: &str| Effect::Leave(why.to_owned());
-    let changed = |known: &KnownAccount, change: Effect| match &known.owner {
+pub fn follow_up(verb: WriteVerb, presence: AccountPresence, known: Option<&KnownAccount>) -> FollowUp {
+    let leave = |why: &str| FollowUp::Leave(why.to_owned());
+    let changed = |known: &KnownAccount, change: FollowUp| match &known.owner {
         _ if known.is_static => leave("it comes from an agent's own configuration"),
-        Some(owner) => Effect::Leave(format!("it is managed by {owner}")),
+        Some(owner) => FollowUp::Leave(format!("it is managed by {owner}")),
         None => change,
     };
     match (verb, presence, known) {
-        (WriteVerb::Post | WriteVerb::Put, Presence::Present, Some(known)) if known.is_leaving => {
-            Effect::Wait("an account of that name is still being deleted")
+        (WriteVerb::Post | WriteVerb::Put, AccountPresence::Present, Some(known)) if known.is_leaving => {
+            FollowUp::Wait("an account of that name is still being deleted")
         }
-        (WriteVerb::Post, Presence::Present, None) => Effect::Create,
-        (WriteVerb::Post, Presence::Present, Some(_)) => leave("kubesvc has an account of that name"),
-        (WriteVerb::Put, Presence::Present, Some(known)) => changed(known, Effect::Update),
-        (WriteVerb::Delete, Presence::Present, _) => leave("Clouddriver still has the account"),
-        (WriteVerb::Delete, Presence::Absent, Some(known)) => changed(known, Effect::Delete),
-        (WriteVerb::Post, Presence::Absent, Some(known)) if known.is_of_write => {
-            changed(known, Effect::Delete)
+        (WriteVerb::Post, AccountPresence::Present, None) => FollowUp::Create,
+        (WriteVerb::Post, AccountPresence::Present, Some(_)) => leave("kubesvc has an account of that name"),
+        (WriteVerb::Put, AccountPresence::Present, Some(known)) => changed(known, FollowUp::Update),
+        (WriteVerb::Delete, AccountPresence::Present, _) => leave("Clouddriver still has the account"),
+        (WriteVerb::Delete, AccountPresence::Absent, Some(known)) => changed(known, FollowUp::Delete),
+        (WriteVerb::Post, AccountPresence::Absent, Some(known)) if known.is_of_write => {
+            changed(known, FollowUp::Delete)
         }
-        (WriteVerb::Post | WriteVerb::Put, Presence::Absent, _) => leave("Clouddriver has no such account"),
+        (WriteVerb::Post | WriteVerb::Put, AccountPresence::Absent, _) => {
+            leave("Clouddriver has no such account")
+        }
         (WriteVerb::Put | WriteVerb::Delete, _, None) => leave("kubesvc has no account of that name"),
     }
 }
 
 /// Whether what Clouddriver has shows that a write was carried out. An account that is replaced looks the same before.
-pub fn is_carried_out(verb: WriteVerb, presence: Presence) -> bool {
-    matches!((verb, presence), (WriteVerb::Post, Presence::Present) | (WriteVerb::Delete, Presence::Absent))
+pub fn is_carried_out(verb: WriteVerb, presence: AccountPresence) -> bool {
+    matches!(
+        (verb, presence),
+        (WriteVerb::Post, AccountPresence::Present) | (WriteVerb::Delete, AccountPresence::Absent)
+    )
 }

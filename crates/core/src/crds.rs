@@ -5,19 +5,22 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
-use super::{KubesvcAccount, KubesvcAgent};
+use super::{KubesvcAccount, KubesvcAgent, KubesvcMigration};
 
-/// The two definitions, each with its file name in `crds/`.
-pub fn all() -> [(&'static str, CustomResourceDefinition); 2] {
-    [("kubesvcaccounts.yaml", account()), ("kubesvcagents.yaml", KubesvcAgent::crd())].map(
-        |(file, mut crd)| {
-            for version in &mut crd.spec.versions {
-                let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
-                schema.into_iter().for_each(use_known_formats);
-            }
-            (file, crd)
-        },
-    )
+/// The definitions, each with its file name in `crds/`.
+pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
+    let mut all = vec![
+        ("kubesvcaccounts.yaml", unobserved_at_first(KubesvcAccount::crd())),
+        ("kubesvcagents.yaml", KubesvcAgent::crd()),
+        ("kubesvcmigrations.yaml", unobserved_at_first(KubesvcMigration::crd())),
+    ];
+    for (_, crd) in &mut all {
+        for version in &mut crd.spec.versions {
+            let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+            schema.into_iter().for_each(use_known_formats);
+        }
+    }
+    all
 }
 
 /// Replaces the formats of Rust's unsigned types by those of OpenAPI, since the API server warns about others at each
@@ -46,10 +49,10 @@ fn use_known_formats(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// The definition of accounts. A new account's status starts with an `observedGeneration` that no generation equals,
-/// so that kstatus, and with it Argo CD and Flux, sees it as in progress until an operator has processed it.
-fn account() -> CustomResourceDefinition {
-    let mut crd = KubesvcAccount::crd();
+/// The definition of a kind whose status says whether it is processed. A new object's status starts with an
+/// `observedGeneration` that no generation equals, so that kstatus, and with it Argo CD and Flux, sees it as in progress
+/// until an operator has processed it.
+fn unobserved_at_first(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     let status = crd
         .spec
         .versions
@@ -123,10 +126,10 @@ mod tests {
 
     #[test]
     fn accounts_have_their_short_name_category_and_columns() {
-        let names = account().spec.names;
+        let names = KubesvcAccount::crd().spec.names;
         assert_eq!(names.short_names, Some(vec!["ksa".to_owned()]));
         assert_eq!(names.categories, Some(vec!["spinnaker".to_owned()]));
-        let version = account().spec.versions.into_iter().next().expect("one version");
+        let version = KubesvcAccount::crd().spec.versions.into_iter().next().expect("one version");
         let columns = version.additional_printer_columns.expect("columns");
         let shown: Vec<_> =
             columns.iter().map(|one| (one.name.as_str(), one.priority.unwrap_or(0))).collect();

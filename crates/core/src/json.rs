@@ -1,4 +1,5 @@
-//! JSON none of whose mappings has a key twice: of two values, one would be lost silently.
+//! JSON none of whose mappings has a key twice, since of two values one would be lost silently; and the patch between
+//! two values.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,6 +9,26 @@ use serde_json::{Map, Number, Value};
 
 /// Maximum length of a key that a message repeats, in characters.
 const MAX_QUOTED: usize = 64;
+
+/// The JSON merge patch between two objects: removed keys are null, equal ones are left out.
+pub fn merge_patch(old: &Value, new: &Value) -> Map<String, Value> {
+    let empty = Map::new();
+    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let mut patch: Map<String, Value> =
+        old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
+    for (key, value) in new {
+        match old.get(key) {
+            Some(before) if before == value => {}
+            Some(before) if before.is_object() && value.is_object() => {
+                patch.insert(key.clone(), Value::Object(merge_patch(before, value)));
+            }
+            _ => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    patch
+}
 
 /// Reads a value within limits, and refuses keys that a mapping has twice.
 #[derive(Clone, Copy, Debug)]

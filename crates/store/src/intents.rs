@@ -73,7 +73,7 @@ impl<D: Dialect> IntentStore for SqlStore<D> {
                 return Err(StoreError::refused(format!("kubesvc_intents row {:?}", row.name), why));
             }
         }
-        self.transact(&Begin(rows)).await
+        self.transact(&BeginIntents(rows)).await
     }
 
     async fn count_intent_tries(&self, rows: &[IntentRow]) -> Result<(), StoreError> {
@@ -89,9 +89,9 @@ fn select<D: Dialect>() -> Statement<D> {
     Statement::new(&format!("SELECT {} FROM {} ", INTENTS.column_names().join(","), INTENTS.name))
 }
 
-struct Begin<'r>(&'r [IntentRow]);
+struct BeginIntents<'r>(&'r [IntentRow]);
 
-impl<D: Dialect> Transaction<D> for Begin<'_> {
+impl<D: Dialect> Transaction<D> for BeginIntents<'_> {
     type Answer = Option<String>;
 
     async fn run(&self, session: &mut SqlSession<'_, D>) -> Result<Option<String>, StoreError> {

@@ -1,9 +1,7 @@
 //! The keys of the operator's file that have no effect, or are refused, each with the reason.
 
-use kubesvc_runtime::config::Unread::{self, Inert, Later, Refused};
-use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS, count, millis, seconds};
-
-use super::{DAY, DAY_MS};
+use kubesvc_runtime::config::Unread::{self, Inert, Refused};
+use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS};
 
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
 const NO_V2: &str = "there is no V2 provider in this program";
@@ -101,25 +99,6 @@ pub(super) const KEYS: &[Unread] = &[
         ANY,
         "kubesvc.cache",
         &[("namespaceExpiryMinutes", "age of remembered namespaces")],
-    ),
-    Later(
-        "migration",
-        "kubesvc",
-        &[
-            ("dynamicAccounts.scanBatchSize", count(1, 100_000), "accounts taken over at once"),
-            ("dynamicAccounts.scanFrequencySeconds", seconds(1, DAY), "pace of taking over"),
-            ("dynamicAccounts.namePatterns", SettingType::List(TEXTS), "names taken over from the database"),
-            (
-                "dynamicAccounts.credentialScanNamePatterns",
-                SettingType::List(TEXTS),
-                "names taken over from credential sources",
-            ),
-            (
-                "credentials.poller.reloadFrequencyMs",
-                millis(1, DAY_MS),
-                "pace at which credentials are read again",
-            ),
-        ],
     ),
     Inert(
         "operations reach their replica directly, not by scanning a table",

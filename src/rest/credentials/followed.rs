@@ -11,8 +11,8 @@ use crate::rest::RestState;
 use crate::rest::account_writes::{AccountChange, about, create};
 use crate::rest::error::RestError;
 use crate::rest::request_rules::AccountVerb;
-use kubesvc_clouddriver::definition::{Choice, ConversionSettings, Entry, EntryCredential, change_of};
-use kubesvc_clouddriver::interception::{Effect, KnownAccount, Presence, WriteVerb, effect};
+use kubesvc_clouddriver::definition::{Choice, EntryCredential, change_of};
+use kubesvc_clouddriver::interception::{AccountPresence, FollowUp, KnownAccount, WriteVerb, follow_up};
 use kubesvc_clouddriver::sources::SourceEntry;
 use kubesvc_core::spinnaker::ClusterSource;
 use kubesvc_core::{DesiredState, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
@@ -81,8 +81,9 @@ impl fmt::Display for Followed {
 
 impl RestState {
     /// Lets the account of a name follow what Clouddriver has.
-    pub(super) async fn follow(&self, presence: Presence, written: &WrittenAccount<'_>) -> Followed {
-        match self.try_follow(presence, written).await {
+    pub(super) async fn follow(&self, presence: AccountPresence, written: &WrittenAccount<'_>) -> Followed {
+        // Large, and polled at the end of a deep stack.
+        match Box::pin(self.try_follow(presence, written)).await {
             Ok(followed) => followed,
             // What is refused stays refused; a conflict may be one with a writer of this moment.
             Err(error) if error.status.is_server_error() => Followed::Pending(error.message),
@@ -95,49 +96,40 @@ impl RestState {
 
     async fn try_follow(
         &self,
-        presence: Presence,
+        presence: AccountPresence,
         written: &WrittenAccount<'_>,
     ) -> Result<Followed, RestError> {
         let name = written.name;
         let account = self.find(name).await?.account;
         let known = account.as_ref().map(|account| known(account, written));
         let change_by = |request| AccountChange { name, request, given: None, sets: true, force: false };
-        match effect(written.verb, presence, known.as_ref()) {
-            Effect::Leave(why) => Ok(Followed::Left(why)),
-            Effect::Wait(why) => Ok(Followed::Pending(why.to_owned())),
-            Effect::Delete => {
-                change_by(AccountVerb::Delete).run(self).await?;
+        match follow_up(written.verb, presence, known.as_ref()) {
+            FollowUp::Leave(why) => Ok(Followed::Left(why)),
+            FollowUp::Wait(why) => Ok(Followed::Pending(why.to_owned())),
+            FollowUp::Delete => {
+                Box::pin(change_by(AccountVerb::Delete).run(self)).await?;
                 Ok(Followed::Deleted)
             }
-            Effect::Create => {
+            FollowUp::Create => {
                 let Some(entry) = entry(written) else { return Ok(unknown_definition()) };
-                let mut made = self.described(&entry, &Choice::default()).await?;
+                let mut made = Box::pin(self.described(&entry, &Choice::default())).await?;
                 made.object.spec.state = Some(DesiredState::Active);
-                let existing = create(self, name, &made.contents(), &made.object).await?;
+                let existing = Box::pin(create(self, name, &made.contents(), &made.object)).await?;
                 Ok(existing.map_or(Followed::Created, |_| {
                     Followed::Left("kubesvc has an account of that name".to_owned())
                 }))
             }
-            Effect::Update => {
+            FollowUp::Update => {
                 let Some(entry) = entry(written) else { return Ok(unknown_definition()) };
-                let settings = ConversionSettings {
-                    namespace: &self.settings.accounts_namespace,
-                    file_roots: &self.settings.file_roots,
-                    hash_key: &[],
-                };
-                let given = Entry {
-                    name: name.to_owned(),
-                    definition: entry.definition.clone(),
-                    source: written.source.to_owned(),
-                };
-                let change = change_of(&given, settings);
+                let hash_key = (self.source_accounts.hash_key)();
+                let change = change_of(&entry, self.source_accounts.conversion(&hash_key));
                 let (mut input, credential) = change.map_err(|refusal| about(name, &refusal.to_string()))?;
                 if let Some(credential) = credential {
-                    let made = self.described(&entry, &Choice::default()).await?;
+                    let made = Box::pin(self.described(&entry, &Choice::default())).await?;
                     input.source = source_of(credential, made.kubeconfig);
                 }
                 let put = AccountChange { given: Some(&input), ..change_by(AccountVerb::Put) };
-                put.run(self).await?;
+                Box::pin(put.run(self)).await?;
                 Ok(Followed::Updated)
             }
         }

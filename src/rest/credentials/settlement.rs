@@ -20,7 +20,7 @@ use super::followed::{Followed, WrittenAccount};
 use crate::clouddriver::StoredAccount;
 use crate::leases::{Mandate, Replicas};
 use crate::rest::RestState;
-use kubesvc_clouddriver::interception::{Presence, WriteVerb, is_carried_out};
+use kubesvc_clouddriver::interception::{AccountPresence, WriteVerb, is_carried_out};
 use kubesvc_clouddriver::registration::FailureKind;
 use kubesvc_clouddriver::sources::{MergedSources, NameLookup};
 use kubesvc_core::ReplicaId;
@@ -69,12 +69,12 @@ struct Look {
     count: u32,
     next: Option<Instant>,
     /// When Clouddriver's list was last read for it, and whether it had the name.
-    listed: Option<(Instant, Presence)>,
+    listed: Option<(Instant, AccountPresence)>,
 }
 
 /// What Clouddriver has, as far as it can be known.
 enum Seen<'s> {
-    Known(Presence, Option<(Map<String, Value>, &'s str)>),
+    Known(AccountPresence, Option<(Map<String, Value>, &'s str)>),
     /// Not yet, for this reason.
     NotYet(String),
 }
@@ -126,11 +126,11 @@ impl IntentSettlement {
         if rows.is_empty() || !self.state.accounts.is_synced() {
             return;
         }
-        let sources = self.state.credentials_sources.read_now(SOURCES_TIMEOUT).await;
+        let sources = self.state.source_accounts.sources.read_now(SOURCES_TIMEOUT).await;
         for row in rows {
             let key = (row.name.clone(), row.started_at);
             let mut look = looks.lock().intents.get(&key).copied().unwrap_or_default();
-            if self.settle(&row, &sources, &mut look).await {
+            if Box::pin(self.settle(&row, &sources, &mut look)).await {
                 looks.lock().intents.remove(&key);
                 continue;
             }
@@ -252,16 +252,19 @@ impl IntentSettlement {
         if !sources.snapshots().is_empty() {
             match sources.lookup(name) {
                 NameLookup::Found(entry) => {
-                    return Seen::Known(Presence::Present, Some((entry.definition.clone(), &*entry.source)));
+                    return Seen::Known(
+                        AccountPresence::Present,
+                        Some((entry.definition.clone(), &*entry.source)),
+                    );
                 }
-                NameLookup::Broken { .. } => return Seen::Known(Presence::Present, None),
-                NameLookup::Absent => return Seen::Known(Presence::Absent, None),
+                NameLookup::Broken { .. } => return Seen::Known(AccountPresence::Present, None),
+                NameLookup::Absent => return Seen::Known(AccountPresence::Absent, None),
                 NameLookup::Unknown { .. } => {}
             }
         }
         let listed = match self.credentials.ports.accounts.loaded().await {
-            Ok(names) if names.contains(name) => Presence::Present,
-            Ok(_) => Presence::Absent,
+            Ok(names) if names.contains(name) => AccountPresence::Present,
+            Ok(_) => AccountPresence::Absent,
             Err(failure) => return Seen::NotYet(failure.message),
         };
         let now = Instant::now();
@@ -276,7 +279,7 @@ impl IntentSettlement {
                 return Seen::NotYet("no two lists of Clouddriver's accounts agree yet".to_owned());
             }
         }
-        if listed == Presence::Absent || verb == WriteVerb::Delete {
+        if listed == AccountPresence::Absent || verb == WriteVerb::Delete {
             return Seen::Known(listed, None);
         }
         // Only Clouddriver itself has the definition.

@@ -17,7 +17,7 @@ use super::followed::{Followed, WrittenAccount};
 use crate::clouddriver::NotAnswered;
 use crate::rest::RestState;
 use crate::rest::error::RestError;
-use kubesvc_clouddriver::interception::{AccountsWrite, Presence, WriteVerb};
+use kubesvc_clouddriver::interception::{AccountPresence, AccountsWrite, WriteVerb};
 use kubesvc_clouddriver::registration::folded_name;
 use kubesvc_core::spinnaker::is_account_name;
 use kubesvc_runtime::crash_points;
@@ -86,16 +86,16 @@ impl RestState {
                 return Err(error.into());
             }
         };
-        let result = match outcome(write.verb, &answer) {
-            Outcome::Refused => {
+        let result = match write_answer(write.verb, &answer) {
+            WriteAnswer::Refused => {
                 self.end_intents(&intents).await;
                 return Ok(answer);
             }
-            Outcome::Unknown => {
+            WriteAnswer::Unknown => {
                 let why = format!("outcome unknown, Clouddriver answered {}", answer.status().as_u16());
                 Followed::Pending(why)
             }
-            Outcome::Done => {
+            WriteAnswer::Done => {
                 let following = self.follow_all(&write, &intents);
                 tokio::time::timeout(FOLLOW_TIMEOUT, following)
                     .await
@@ -181,7 +181,8 @@ impl RestState {
 
     /// Lets the accounts here follow a write that Clouddriver has carried out.
     async fn follow_all(&self, write: &AccountsWrite, intents: &HeldIntents) -> Followed {
-        let presence = if write.verb == WriteVerb::Delete { Presence::Absent } else { Presence::Present };
+        let presence =
+            if write.verb == WriteVerb::Delete { AccountPresence::Absent } else { AccountPresence::Present };
         let mut results = Vec::new();
         for row in &intents.rows {
             let account = WrittenAccount {
@@ -217,22 +218,22 @@ fn left_behind(intents: &HeldIntents, result: Result<(), StoreError>) {
 }
 
 /// What an answer says about a write.
-enum Outcome {
+enum WriteAnswer {
     Done,
     Refused,
     Unknown,
 }
 
 /// Of a success, only what Clouddriver itself would answer counts: a page of a proxy in between is none.
-fn outcome(verb: WriteVerb, answer: &Response) -> Outcome {
+fn write_answer(verb: WriteVerb, answer: &Response) -> WriteAnswer {
     let media_type = answer.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_json = media_type.is_some_and(|media_type| media_type.starts_with(b"application/json"));
     let fits = is_json || (verb == WriteVerb::Delete && media_type.is_none());
     match answer.status() {
-        status if status.is_success() && fits => Outcome::Done,
-        status if status.is_success() || status.is_server_error() => Outcome::Unknown,
-        StatusCode::REQUEST_TIMEOUT => Outcome::Unknown,
-        _ => Outcome::Refused,
+        status if status.is_success() && fits => WriteAnswer::Done,
+        status if status.is_success() || status.is_server_error() => WriteAnswer::Unknown,
+        StatusCode::REQUEST_TIMEOUT => WriteAnswer::Unknown,
+        _ => WriteAnswer::Refused,
     }
 }
 

@@ -79,7 +79,7 @@ impl Rest {
             passes_all: false,
             passes_secrets: false,
             follows: true,
-            poll: std::time::Duration::from_secs(30),
+            poll: Duration::from_secs(30),
         };
         change(&mut ports);
         let mut state = state_of(settings(), &[], api.client());
@@ -103,7 +103,7 @@ impl Rest {
         self.api.get(&format!("/kubesvcaccounts/{name}"))
     }
 
-    fn put_account(&self, name: &str, metadata: Value) {
+    fn put_account(&self, name: &str, metadata: &Value) {
         let mut account = json!({
             "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount", "metadata": metadata,
             "spec": {"kubeconfig": {"reference": "encryptedFile:k8s!n:a!k:b"}, "environment": "old", "zoneId": "east"},
@@ -315,14 +315,14 @@ async fn an_account_that_is_added_there_is_active_here() {
 #[tokio::test]
 async fn an_account_here_follows_what_is_written_there() {
     let rest = Rest::beside(STORED).await;
-    rest.put_account("prod", json!({}));
-    for path in ["/credentials", "/credentials/prod"] {
+    rest.put_account("prod", &json!({}));
+    for (path, namespace) in [("/credentials", "one"), ("/credentials/prod", "two")] {
         let mut changed = definition("prod");
-        changed["namespaces"] = json!([path]);
+        changed["namespaces"] = json!([namespace]);
         let answer = rest.call("PUT", path, changed).await;
         assert_eq!((answer.status, result(&answer).as_str()), (200, "updated"));
         let spec = rest.account("prod").expect("it is there")["spec"].clone();
-        assert_eq!((&spec["environment"], &spec["namespaces"]), (&json!("new"), &json!([path])));
+        assert_eq!((&spec["environment"], &spec["namespaces"]), (&json!("new"), &json!([namespace])));
         assert_eq!(spec["zoneId"], "east", "what Clouddriver does not know stays");
     }
     // What the definition no longer has is reset, as in Clouddriver; without a credential, the old one stays.
@@ -355,7 +355,7 @@ async fn a_deletion_there_deletes_what_is_rests_to_delete() {
     ];
     for (name, metadata, expected) in cases {
         if !metadata.is_null() {
-            rest.put_account(name, metadata);
+            rest.put_account(name, &metadata);
         }
         let request = Request::delete(format!("/credentials/{name}")).body(Body::empty()).expect("a request");
         let answer = rest.send(request).await;
@@ -383,7 +383,7 @@ async fn an_account_that_cannot_follow_now_is_left_to_the_leader() {
     assert_eq!(rest.tries(), [1]);
     // The account is being deleted, and then to be made again.
     let rest = Rest::beside(STORED).await;
-    rest.put_account("prod", json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    rest.put_account("prod", &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
     let answer = rest.call("POST", "/credentials", definition("prod")).await;
     assert_eq!(result(&answer), "pending; reason=an account of that name is still being deleted");
     assert_eq!(rest.tries(), [1]);
@@ -428,7 +428,7 @@ async fn a_second_write_of_a_name_waits_for_the_first_one() {
     assert!(began.elapsed().as_secs() >= 5 && rest.clouddriver.asked.lock().is_empty());
     let waiting = rest.call("POST", "/credentials", definition("prod"));
     let ending = async {
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         rest.store.intents.lock().clear();
     };
     assert_eq!(futures::future::join(waiting, ending).await.0.status, 200);

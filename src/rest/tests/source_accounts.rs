@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::fake_api::FakeApi;
 use super::*;
 use crate::credentials_sources::{CredentialsSource, SourceReadError};
-use kubesvc_clouddriver::definition::RootTarget;
+use kubesvc_clouddriver::definition::{FileRoot, RootTarget};
 use kubesvc_clouddriver::sources::{Completeness, SourceSnapshot, read_row};
 use kubesvc_core::source_rules::{NamespaceSet, SourceRules};
 
@@ -43,10 +43,10 @@ struct Rest {
 
 impl Rest {
     fn new() -> Self {
-        Self::with(settings())
+        Self::with(settings(), Vec::new())
     }
 
-    fn with(settings: RestSettings) -> Self {
+    fn with(settings: RestSettings, file_roots: Vec<FileRoot>) -> Self {
         let api = Arc::<FakeApi>::default();
         let (sql, yaml) = (rows(&[]), rows(&[]));
         let source = |name: &str, rows: &Rows| {
@@ -57,7 +57,9 @@ impl Rest {
         };
         let sources = CredentialsSources::of(vec![source("sql", &sql), source("yaml", &yaml)]);
         let mut state = state_of(settings, &[], api.client());
-        state.ports.credentials_sources = Arc::new(sources);
+        let given = (*state.source_accounts).clone();
+        state.ports.source_accounts =
+            Arc::new(SourceAccounts { sources: Arc::new(sources), file_roots: file_roots.into(), ..given });
         state.accounts.sync();
         Self { router: router(state), api, sql, yaml }
     }
@@ -218,7 +220,7 @@ async fn files_of_clouddriver_are_read_where_the_settings_say() {
     std::fs::write(folder.path().join("bad"), "no kubeconfig").expect("written");
     let to = folder.path().display().to_string();
     let file_roots = vec![FileRoot { from: "/home/spinnaker".to_owned(), to: RootTarget::Folder(to) }];
-    let rest = Rest::with(RestSettings { file_roots, ..settings() });
+    let rest = Rest::with(settings(), file_roots);
     let file = |name: &str| json!({"kubeconfigFile": format!("/home/spinnaker/{name}")});
     let elsewhere = json!({"kubeconfigFile": "/elsewhere/prod"});
     set(
@@ -241,7 +243,7 @@ async fn files_of_clouddriver_are_read_where_the_settings_say() {
 async fn source_that_the_namespace_may_not_use_is_refused() {
     let source_rules =
         SourceRules { agent_sources: NamespaceSet::These([].into()), ..SourceRules::default() };
-    let rest = Rest::with(RestSettings { source_rules, ..settings() });
+    let rest = Rest::with(RestSettings { source_rules, ..settings() }, Vec::new());
     set(&rest.sql, &[("prod", entry("one"))]);
     let answer = rest.post(json!([{"name": "prod", "kubeconfigFile": "/agents/prod"}])).await;
     assert_eq!(answer.status, 400);

@@ -192,8 +192,10 @@ async fn argo_cd_patch_contains_the_health_script() {
     let stored = must(world.kubectl(&["get", "configmap", "argocd-cm", "-o", "json"]).await.ok());
     let stored: Value = serde_json::from_str(&stored).expect("kubectl prints JSON");
     let script = std::fs::read_to_string(SCRIPT).expect("the script is there");
-    let key = "resource.customizations.health.kubesvc.io_KubesvcAccount";
-    let differs = "config/argocd/argocd-cm-patch.yaml does not hold config/argocd/health.lua";
-    assert_eq!(stored["data"][key].as_str(), Some(script.as_str()), "{differs}");
+    for kind in ["KubesvcAccount", "KubesvcMigration"] {
+        let key = format!("resource.customizations.health.kubesvc.io_{kind}");
+        let differs = "config/argocd/argocd-cm-patch.yaml does not hold config/argocd/health.lua";
+        assert_eq!(stored["data"][key].as_str(), Some(script.as_str()), "{differs}");
+    }
     assert_eq!(stored["data"]["admin.enabled"], "true");
 }

@@ -31,7 +31,7 @@ pub(super) fn operator_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:kubesvc-operator")
 }
 
-/// Applies `crds/` to the shared control plane once and waits until it serves both kinds.
+/// Applies `crds/` to the shared control plane once and waits until it serves all kinds.
 pub(crate) async fn install_definitions(shared: &'static ControlPlane) {
     INSTALLED.get_or_init(|| install(shared)).await;
 }
@@ -42,7 +42,7 @@ pub(super) async fn install(plane: &ControlPlane) {
     must(plane.kubectl(["apply", "--server-side", "-f", &folder]).await.ok());
     let established = ["wait", "--for=condition=Established", "--timeout=45s", "-f", &folder];
     must(plane.kubectl(established).await.ok());
-    for kind in ["ksa", "ksg"] {
+    for kind in ["ksa", "ksg", "ksm"] {
         eventually("a kind that is served", super::MAX_WAIT, async || {
             plane.kubectl(["get", kind]).await.ok()
         })

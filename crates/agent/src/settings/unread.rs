@@ -1,7 +1,7 @@
 //! The keys of the agent's file that have no effect, or are refused, each with the reason.
 
-use kubesvc_runtime::config::Unread::{self, Inert, Later, Refused};
-use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS, count, seconds};
+use kubesvc_runtime::config::Unread::{self, Inert, Refused};
+use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS, seconds};
 
 use super::{DAY, NO_PROXY};
 
@@ -122,15 +122,16 @@ pub(super) const KEYS: &[Unread] = &[
         "kubernetes.accounts[]",
         &[("requiredGroupMembership", SettingType::List(TEXTS), "", "groups that may read and write")],
     ),
-    Later(
-        "migration",
+    Inert(
+        "accounts are taken over by the operator: it belongs in its file",
+        ANY,
         "dynamicAccounts",
         &[
-            ("interceptor.enabled", FLAG, "belongs in the operator's file"),
-            ("scanBatchSize", count(1, 100_000), "belongs in the operator's file"),
-            ("scanFrequencySeconds", seconds(1, DAY), "belongs in the operator's file"),
-            ("namePatterns", SettingType::List(TEXTS), "belongs in the operator's file"),
-            ("credentialScanNamePatterns", SettingType::List(TEXTS), "belongs in the operator's file"),
+            ("interceptor.enabled", "take over accounts that Clouddriver adds"),
+            ("scanBatchSize", "accounts taken over at once"),
+            ("scanFrequencySeconds", "pace of taking over"),
+            ("namePatterns", "names taken over from the database"),
+            ("credentialScanNamePatterns", "names taken over from credential sources"),
         ],
     ),
     Inert(PPROF, ANY, "pprof", &[("enabled", "profiling endpoint"), ("port", "port of that endpoint")]),

@@ -21,6 +21,8 @@ pub enum Reason {
     KubeconfigRefused,
     /// The kubeconfig would run a program.
     ExecForbidden,
+    /// Accounts of the namespace may not use the credential.
+    SourceForbidden,
 }
 
 impl Reason {
@@ -34,6 +36,7 @@ impl Reason {
             Self::ReferenceRefused => "ReferenceRefused",
             Self::KubeconfigRefused => "KubeconfigRefused",
             Self::ExecForbidden => "ExecForbidden",
+            Self::SourceForbidden => "SourceForbidden",
         }
     }
 }
@@ -66,6 +69,11 @@ pub struct EntryRefusal {
 }
 
 impl EntryRefusal {
+    /// A refusal for one reason.
+    pub fn of(reason: Reason, message: impl Into<String>) -> Self {
+        Self { problems: vec![EntryProblem::new(reason, message)] }
+    }
+
     /// The reason of the first problem.
     pub fn reason(&self) -> Reason {
         self.problems.first().map_or(Reason::InvalidField, |problem| problem.reason)

@@ -16,8 +16,12 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().expect("an object")
 }
 
-fn entry(definition: &Value) -> Entry {
-    Entry { name: "prod".to_owned(), definition: object(definition), source: "sql".to_owned() }
+fn entry(definition: &Value) -> SourceEntry {
+    named("prod", object(definition))
+}
+
+fn named(name: &str, definition: Map<String, Value>) -> SourceEntry {
+    SourceEntry { name: name.to_owned(), definition, source: "sql".into(), version: String::new() }
 }
 
 fn converted(definition: &Value) -> Conversion {
@@ -250,11 +254,7 @@ fn a_bad_entry_says_all_that_is_wrong_with_it_and_shows_no_value() {
 fn names_are_taken_as_accounts_have_them() {
     let of = |name: &str| {
         let definition = object(&reachable(json!({"name": name})));
-        convert(
-            &Entry { name: name.to_owned(), definition, source: "s".to_owned() },
-            &Choice::default(),
-            SETTINGS,
-        )
+        convert(&named(name, definition), &Choice::default(), SETTINGS)
     };
     for name in ["prod", "Prod", "🦀", "a/b", " a ", &"x".repeat(255), &"é".repeat(255)] {
         let MigratedAccount { object, .. } =

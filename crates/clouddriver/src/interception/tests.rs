@@ -103,26 +103,26 @@ proptest! {
     /// What a write leads to is stable: looking again changes nothing more, whatever of it was done before.
     #[test]
     fn effects_protect_what_is_not_rests_to_change(known in known(), verb in 0..3usize, present: bool) {
-        let (verb, presence) = (VERBS[verb], if present { Presence::Present } else { Presence::Absent });
-        let effect = effect(verb, presence, known.as_ref());
-        match (&effect, &known) {
-            (Effect::Create, known) => {
+        let (verb, presence) = (VERBS[verb], if present { AccountPresence::Present } else { AccountPresence::Absent });
+        let follow_up = follow_up(verb, presence, known.as_ref());
+        match (&follow_up, &known) {
+            (FollowUp::Create, known) => {
                 prop_assert!(known.is_none());
                 // The next look leaves what was made, and takes it back if Clouddriver has not the account after all.
                 let made = KnownAccount { is_of_write: true, ..KnownAccount::default() };
-                prop_assert!(matches!(super::effect(verb, presence, Some(&made)), Effect::Leave(_)));
-                prop_assert_eq!(super::effect(verb, Presence::Absent, Some(&made)), Effect::Delete);
+                prop_assert!(matches!(super::follow_up(verb, presence, Some(&made)), FollowUp::Leave(_)));
+                prop_assert_eq!(super::follow_up(verb, AccountPresence::Absent, Some(&made)), FollowUp::Delete);
             }
-            (Effect::Update | Effect::Delete, known) => {
+            (FollowUp::Update | FollowUp::Delete, known) => {
                 let known = known.as_ref().expect("there is an account");
                 prop_assert!(!known.is_static && known.owner.is_none());
-                prop_assert_eq!(effect == Effect::Delete, presence == Presence::Absent);
+                prop_assert_eq!(follow_up == FollowUp::Delete, presence == AccountPresence::Absent);
             }
-            (Effect::Wait(_), known) => prop_assert!(known.as_ref().is_some_and(|known| known.is_leaving)),
-            (Effect::Leave(why), _) => prop_assert!(!why.is_empty()),
+            (FollowUp::Wait(_), known) => prop_assert!(known.as_ref().is_some_and(|known| known.is_leaving)),
+            (FollowUp::Leave(why), _) => prop_assert!(!why.is_empty()),
         }
         // Nothing but a deletion, or what the write itself made, deletes.
-        if effect == Effect::Delete && verb != WriteVerb::Delete {
+        if follow_up == FollowUp::Delete && verb != WriteVerb::Delete {
             prop_assert!(known.is_some_and(|known| known.is_of_write) && verb == WriteVerb::Post);
         }
     }

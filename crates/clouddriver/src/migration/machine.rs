@@ -127,7 +127,7 @@ fn decline_deleted(
             None => progress.present.contains(*name),
         };
         let is_open = |hash: &str| !observation.declined.has(name, hash);
-        is_deleted && !selection.names(name) && planned.hash.as_deref().is_some_and(is_open)
+        is_deleted && !selection.names(name) && planned.hash().is_some_and(is_open)
     });
     let deleted = batch(deleted.map(|(name, _)| name.as_str()));
     if deleted.is_empty() {
@@ -172,6 +172,6 @@ fn pause_for_person(
 /// Waits for a source that may have more accounts.
 fn await_sources(_: &MigrationObservation<'_>, plan: &Plan, _: &mut MigrationProgress) -> Option<PhaseStep> {
     let source = plan.unread_source()?;
-    let message = format!("source {source:?} cannot be read, and may have more accounts");
+    let message = format!("source {source:?} cannot be read completely, and may have more accounts");
     Some(PhaseStep::new(MigrationPhase::Planning, "SourceUnread", message))
 }

@@ -12,7 +12,7 @@ use kubesvc_core::{
 
 use super::declined::DeclinedNames;
 use super::marks::{MIGRATION_ANNOTATION, is_unchanged};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedAccount};
 use super::rules::MigrationRules;
 use super::selection::{MigrationSelection, SelectionError};
 use crate::definition::file_on_clouddriver;
@@ -133,7 +133,7 @@ impl<'a> MigrationObservation<'a> {
 
     /// Whether an account of this migration is still to be activated. It must be selected, by an entry that is there.
     pub(super) fn is_to_activate(&self, name: &str, plan: &Plan) -> bool {
-        let is_planned = plan.accounts.get(name).is_some_and(|planned| planned.account.is_some());
+        let is_planned = plan.accounts.get(name).is_some_and(PlannedAccount::is_account);
         let is_waiting = |fact: &AccountFact| fact.standing() == Standing::Inactive && !fact.needs_file;
         self.rules.activate && is_planned && self.own_account(name).is_some_and(is_waiting)
     }

@@ -1,39 +1,20 @@
 //! What would become of each account that a migration selects. A dry run shows this.
 //!
-//! The first source that has a name wins, as in Clouddriver. An entry that an unread source may override is not used, and
-//! absence is a fact only if every source was read completely.
+//! The first source that has a name wins, as in Clouddriver. An entry that an incomplete source may override is not used,
+//! and absence is a fact only if every source was read completely.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kubesvc_core::ZoneId;
+use kubesvc_core::lifecycle::Tick;
 
 use super::declined::DeclinedNames;
 use super::selection::MigrationSelection;
 use crate::definition::{
-    ConversionSettings, Entry, EntryRefusal, MigratedAccount, Report, case_twins, convert,
+    Choice, Conversion, ConversionSettings, EntryRefusal, MigratedAccount, Report, case_twins, convert,
 };
-
-/// The last state of a source that was read.
-#[derive(Clone, Copy)]
-pub struct PlannedSource<'a> {
-    /// Name of the source.
-    pub name: &'a str,
-    /// Its entries.
-    pub entries: &'a [Entry],
-    /// What these entries say about those that are not among them.
-    pub coverage: Coverage,
-}
-
-/// What a read of a source says about entries that it lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coverage {
-    /// They do not exist.
-    Complete,
-    /// Nothing: the source leaves entries out, or some could not be read.
-    Partial,
-    /// Nothing: the source could not be read, and the entries are those of the last read.
-    Unread,
-}
+use crate::sources::{Completeness, MergedSources, NameLookup, Shadowed, SourceEntry};
 
 /// What would become of one account.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,11 +25,16 @@ pub enum PlanOutcome {
     Exists,
     /// A person deleted it since, and its entry has not changed.
     Declined,
-    /// Its entry becomes no account.
-    Refused(EntryRefusal),
+    /// Its entry becomes no account, for this reason, a word in CamelCase.
+    Refused {
+        /// The reason.
+        reason: &'static str,
+        /// What is wrong and what to do, without a value.
+        message: String,
+    },
     /// It is listed by name, and in no source.
     Missing,
-    /// A source that may have it cannot be read.
+    /// A source that may have it cannot be read completely.
     Undecided {
         /// The source.
         source: String,
@@ -62,69 +48,108 @@ impl PlanOutcome {
             Self::Create => "create",
             Self::Exists => "exists",
             Self::Declined => "declined",
-            Self::Refused(_) => "refused",
+            Self::Refused { .. } => "refused",
             Self::Missing => "missing",
             Self::Undecided { .. } => "undecided",
+        }
+    }
+
+    fn refused(refusal: &EntryRefusal) -> Self {
+        Self::Refused { reason: refusal.reason().as_str(), message: refusal.to_string() }
+    }
+}
+
+/// What an entry would become, without its credential. Depends on nothing but the entry, the selection and the settings.
+#[derive(Clone, Debug)]
+pub struct AssessedEntry {
+    /// Hash of the entry.
+    pub hash: String,
+    /// Why it becomes no account.
+    pub refusal: Option<EntryRefusal>,
+    /// Zone of the account, if a rule names it.
+    pub zone: Option<ZoneId>,
+    /// Kind of its credential.
+    pub credential: Option<&'static str>,
+    /// What a person should know of the entry.
+    pub report: Report,
+}
+
+impl AssessedEntry {
+    /// Assesses an entry. `check`: whether an account may use its credential.
+    pub fn of(
+        entry: &SourceEntry,
+        choice: &Choice,
+        settings: ConversionSettings<'_>,
+        check: impl FnOnce(&MigratedAccount) -> Result<(), EntryRefusal>,
+    ) -> Self {
+        let Conversion { hash, account, report } = convert(entry, choice, settings);
+        let checked = account.and_then(|account| check(&account).map(|()| account));
+        let assessed = Self { hash, refusal: None, zone: None, credential: None, report };
+        match checked {
+            Ok(account) => {
+                let credential = Some(account.credential.kind());
+                Self { zone: account.object.spec.zone_id, credential, ..assessed }
+            }
+            Err(refusal) => Self { refusal: Some(refusal), ..assessed },
         }
     }
 }
 
 /// One account that a migration selects.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PlannedAccount {
     /// What would become of it.
     pub outcome: PlanOutcome,
-    /// The source whose entry counts.
-    pub source: Option<String>,
-    /// Hash of the entry.
-    pub hash: Option<String>,
-    /// The account of the entry, if it describes one.
-    pub account: Option<Box<MigratedAccount>>,
-    /// What a person should know of the entry.
-    pub report: Report,
+    /// The entry that counts, and what it would become.
+    pub entry: Option<(Arc<SourceEntry>, Arc<AssessedEntry>)>,
+    /// Sentences about its name.
+    pub warnings: Vec<String>,
 }
 
 impl PlannedAccount {
     fn without_entry(outcome: PlanOutcome) -> Self {
-        Self { outcome, source: None, hash: None, account: None, report: Report::default() }
+        Self { outcome, entry: None, warnings: Vec::new() }
+    }
+
+    fn assessed(&self) -> Option<&AssessedEntry> {
+        self.entry.as_ref().map(|(_, assessed)| &**assessed)
+    }
+
+    /// The source whose entry counts.
+    pub fn source(&self) -> Option<&str> {
+        self.entry.as_ref().map(|(entry, _)| &*entry.source)
+    }
+
+    /// Hash of the entry.
+    pub fn hash(&self) -> Option<&str> {
+        self.assessed().map(|assessed| assessed.hash.as_str())
+    }
+
+    /// Whether the entry describes an account.
+    pub fn is_account(&self) -> bool {
+        self.assessed().is_some_and(|assessed| assessed.refusal.is_none())
     }
 
     /// The zone of the account, if a rule names it.
     pub fn zone(&self) -> Option<&ZoneId> {
-        self.account.as_ref()?.object.spec.zone_id.as_ref()
+        self.assessed()?.zone.as_ref()
     }
-
-    /// Kind of its credential.
-    pub fn credential(&self) -> Option<&'static str> {
-        Some(self.account.as_ref()?.credential.kind())
-    }
-}
-
-/// An entry that another one overrides.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShadowedEntry {
-    /// Name of the account.
-    pub name: String,
-    /// Source of the entry.
-    pub source: String,
-    /// The source whose entry counts.
-    pub by: String,
 }
 
 /// What would become of the accounts that a migration selects.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The accounts by name.
     pub accounts: BTreeMap<String, PlannedAccount>,
     /// The selected entries that do not count.
-    pub shadowed: Vec<ShadowedEntry>,
+    pub shadowed: Vec<Shadowed>,
     /// Warnings about the selection.
     pub warnings: Vec<String>,
     /// Names of all entries of all sources.
     names: BTreeSet<String>,
-    /// Number of the read, if it was complete.
-    read: Option<u64>,
-    /// The first source that could not be read.
+    /// When the oldest of the last reads of the sources began, if each was complete.
+    read: Option<Tick>,
+    /// The first source that could not be read, or that may have a selected account.
     unread: Option<String>,
 }
 
@@ -134,90 +159,92 @@ impl Plan {
         if self.names.contains(name) { Some(true) } else { self.read.map(|_| false) }
     }
 
-    /// Number of the read of the sources, if all of them were read completely.
-    pub fn complete_read(&self) -> Option<u64> {
+    /// When the oldest of the last reads of the sources began, if each of them was complete.
+    pub fn complete_read(&self) -> Option<Tick> {
         self.read
     }
 
-    /// The first source that could not be read.
+    /// Takes in that the sources were read again and have the same accounts.
+    pub fn was_read_again(&mut self, read: Tick) {
+        self.read = self.read.map(|_| read);
+    }
+
+    /// The first source that could not be read, or that may have a selected account and was not read completely.
     pub fn unread_source(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 }
 
-/// Plans. `exists`: whether kubesvc has an account of this name. `read`: number of this read of the sources.
+/// Plans.
+///
+/// - `assess`: what an entry would become; [`AssessedEntry::of`], or a copy of it.
+/// - `exists`: whether kubesvc has an account of this name.
+/// - `read`: when the oldest of the last reads of the sources began.
 pub fn plan(
     selection: &MigrationSelection,
-    sources: &[PlannedSource<'_>],
+    sources: &MergedSources,
+    mut assess: impl FnMut(&Arc<SourceEntry>) -> Arc<AssessedEntry>,
     exists: impl Fn(&str) -> bool,
     declined: &DeclinedNames,
-    settings: ConversionSettings<'_>,
-    read: u64,
+    read: Tick,
 ) -> Plan {
-    let is_complete = sources.iter().all(|source| source.coverage == Coverage::Complete);
-    let mut plan = Plan { read: is_complete.then_some(read), ..Plan::default() };
-    let mut winners: BTreeMap<&str, (&Entry, &str)> = BTreeMap::new();
-    let mut unread: Option<&str> = None;
-    let mut undecided: BTreeMap<&str, &str> = BTreeMap::new();
-    for source in sources {
-        for entry in source.entries {
-            let name = entry.name.as_str();
-            plan.names.insert(name.to_owned());
-            if let Some((_, by)) = winners.get(name) {
-                if selection.selects(name) {
-                    let (name, source) = (name.to_owned(), source.name.to_owned());
-                    plan.shadowed.push(ShadowedEntry { name, source, by: (*by).to_owned() });
-                }
-                continue;
-            }
-            winners.insert(name, (entry, source.name));
-            if let Some(unread) = unread {
-                undecided.insert(name, unread);
-            }
-        }
-        if source.coverage == Coverage::Unread {
-            unread = unread.or(Some(source.name));
+    let snapshots = sources.snapshots();
+    let is_complete = snapshots.iter().all(|snapshot| snapshot.gap().is_none());
+    let is_unread = |completeness: &Completeness| matches!(completeness, Completeness::Unread(_));
+    let unread = snapshots.iter().find(|snapshot| is_unread(&snapshot.completeness));
+    let mut plan = Plan {
+        read: is_complete.then_some(read),
+        unread: unread.map(|snapshot| snapshot.source.to_string()),
+        names: sources.names().map(str::to_owned).collect(),
+        ..Plan::default()
+    };
+    let is_shown =
+        |one: &&Shadowed| selection.selects(&one.name, &one.by) || selection.selects(&one.name, &one.source);
+    plan.shadowed = sources.shadowed().iter().filter(is_shown).cloned().collect();
+    // The account that Clouddriver uses may be that of a source that this migration does not read.
+    for Shadowed { name, source, by } in &plan.shadowed {
+        if !selection.selects(name, by) {
+            plan.warnings.push(format!("account {name:?} is that of source {by:?}, and not of {source:?}"));
         }
     }
-    plan.unread = unread.map(str::to_owned);
-    let twins = case_twins(winners.keys().copied());
-    for (name, (entry, source)) in &winners {
-        if !selection.selects(name) {
+    let twins = case_twins(sources.names());
+    for name in sources.names() {
+        let Some(winner) = sources.winner(name) else { continue };
+        if !selection.selects(name, winner) {
             continue;
         }
-        if !selection.reads(source) {
-            // The account that Clouddriver uses is that of a source that this migration does not read.
-            let others = sources.iter().filter(|other| other.name != *source && selection.reads(other.name));
-            if others.clone().any(|other| other.entries.iter().any(|entry| entry.name == *name)) {
-                plan.warnings.push(format!(
-                    "account {name:?} is that of source {source:?}, which spec.sources does not name"
-                ));
-            }
-            continue;
-        }
-        let mut planned = planned(entry, selection, &exists, declined, settings);
-        if let Some(twins) = twins.get(name) {
-            let twins = twins.iter().take(3).map(|twin| format!("{twin:?}")).collect::<Vec<_>>().join(", ");
-            planned.report.warnings.push(format!("the name differs only in case from {twins}"));
-        }
-        if let Some(unread) = undecided.get(name)
-            && planned.outcome != PlanOutcome::Exists
-        {
-            planned.outcome = PlanOutcome::Undecided { source: (*unread).to_owned() };
-        }
-        plan.accounts.insert((*name).to_owned(), planned);
+        let planned = planned(name, selection, sources, &mut assess, &exists, declined);
+        let twins = twins.get(name).map(|twins| {
+            let twins = twins.iter().take(3).map(|twin| format!("{twin:?}")).collect::<Vec<_>>();
+            format!("the name differs only in case from {}", twins.join(", "))
+        });
+        plan.accounts
+            .insert(name.to_owned(), PlannedAccount { warnings: twins.into_iter().collect(), ..planned });
     }
-    for name in selection.listed().filter(|name| !winners.contains_key(name)) {
-        let outcome = match (exists(name), unread) {
+    for name in selection.listed().filter(|name| !plan.names.contains(*name)) {
+        let outcome = match (exists(name), sources.lookup(name)) {
             (true, _) => PlanOutcome::Exists,
-            (false, Some(source)) => PlanOutcome::Undecided { source: source.to_owned() },
-            (false, None) => PlanOutcome::Missing,
+            (false, NameLookup::Unknown { source, .. }) => {
+                PlanOutcome::Undecided { source: source.to_owned() }
+            }
+            (false, _) => PlanOutcome::Missing,
         };
         plan.accounts.insert(name.to_owned(), PlannedAccount::without_entry(outcome));
     }
-    let names: Vec<&str> = winners.keys().copied().collect();
+    let undecided = plan.accounts.values().find_map(|planned| match &planned.outcome {
+        PlanOutcome::Undecided { source } => Some(source.clone()),
+        _ => None,
+    });
+    plan.unread = plan.unread.or(undecided);
+    let names: Vec<&str> = sources.names().collect();
     plan.warnings.extend(selection.partial_matches(&names).iter().map(ToString::to_string));
-    let known: Vec<&str> = sources.iter().map(|source| source.name).collect();
+    if snapshots.is_empty() {
+        plan.warnings.push(
+            "no credentials source is configured: list Clouddriver's in kubesvc.clouddriver.sources"
+                .to_owned(),
+        );
+    }
+    let known: Vec<&str> = snapshots.iter().map(|snapshot| &*snapshot.source).collect();
     let unknown = selection.unknown_sources(&known);
     plan.warnings
         .extend(unknown.map(|name| {
@@ -226,25 +253,30 @@ pub fn plan(
     plan
 }
 
+/// What would become of an account that some source has.
 fn planned(
-    entry: &Entry,
+    name: &str,
     selection: &MigrationSelection,
+    sources: &MergedSources,
+    assess: &mut impl FnMut(&Arc<SourceEntry>) -> Arc<AssessedEntry>,
     exists: &impl Fn(&str) -> bool,
     declined: &DeclinedNames,
-    settings: ConversionSettings<'_>,
 ) -> PlannedAccount {
-    let conversion = convert(entry, &selection.choice(&entry.name), settings);
-    let is_declined = !selection.names(&entry.name) && declined.has(&entry.name, &conversion.hash);
-    let (account, refusal) = match conversion.account {
-        Ok(account) => (Some(Box::new(account)), None),
-        Err(refusal) => (None, Some(refusal)),
+    let entry = sources.entry(name).map(|entry| (Arc::clone(entry), assess(entry)));
+    let assessed = entry.as_ref().map(|(_, assessed)| assessed);
+    let is_declined = |hash: &str| !selection.names(name) && declined.has(name, hash);
+    let outcome = match (sources.lookup(name), assessed) {
+        _ if exists(name) => PlanOutcome::Exists,
+        (NameLookup::Unknown { source, .. }, _) => PlanOutcome::Undecided { source: source.to_owned() },
+        (NameLookup::Broken { entry, .. }, _) => {
+            PlanOutcome::Refused { reason: "BrokenEntry", message: entry.to_string() }
+        }
+        (_, Some(assessed)) if is_declined(&assessed.hash) => PlanOutcome::Declined,
+        (_, Some(assessed)) => match &assessed.refusal {
+            Some(refusal) => PlanOutcome::refused(refusal),
+            None => PlanOutcome::Create,
+        },
+        (NameLookup::Found(_) | NameLookup::Absent, None) => PlanOutcome::Missing,
     };
-    let outcome = match refusal {
-        _ if exists(&entry.name) => PlanOutcome::Exists,
-        _ if is_declined => PlanOutcome::Declined,
-        Some(refusal) => PlanOutcome::Refused(refusal),
-        None => PlanOutcome::Create,
-    };
-    let (source, hash) = (Some(entry.source.clone()), Some(conversion.hash));
-    PlannedAccount { outcome, source, hash, account, report: conversion.report }
+    PlannedAccount { outcome, entry, warnings: Vec::new() }
 }

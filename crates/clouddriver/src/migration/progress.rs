@@ -8,7 +8,7 @@ use kubesvc_core::migration::MigrationPhase;
 use kubesvc_core::object_names::digest;
 
 use super::observation::{AccountFact, MigrationObservation, Standing};
-use super::plan::{Plan, PlanOutcome};
+use super::plan::{Plan, PlanOutcome, PlannedAccount};
 
 /// Why a migration pauses by itself, until a person resumes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ pub struct MigrationProgress {
     pub(super) refused_creations: BTreeMap<String, (String, String)>,
     pub(super) pause: Option<Pause>,
     pub(super) retry_handled: Option<String>,
-    /// Accounts that the sources no longer have, with the first complete read that lacked them.
-    pub(super) missing: BTreeMap<String, u64>,
+    /// Accounts that the sources no longer have, and since when that is known.
+    pub(super) missing: BTreeMap<String, Tick>,
     /// Those with which a person resumed the migration.
     pub(super) accepted_removals: BTreeSet<String>,
     /// Selected accounts that were there; whoever is there no longer was deleted.
@@ -83,6 +83,11 @@ fn request_mark(value: &str) -> String {
 }
 
 impl MigrationProgress {
+    /// Whether another read of the sources may change a decision.
+    pub fn awaits_read(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
     /// Records that the API server refused to create an account. It is not tried again until its entry changes.
     pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
         self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));
@@ -156,8 +161,7 @@ impl MigrationProgress {
                     self.accepted_removals.remove(name);
                 }
                 Some(false) => {
-                    let read = plan.complete_read().unwrap_or_default();
-                    self.missing.entry(name.to_owned()).or_insert(read);
+                    self.missing.entry(name.to_owned()).or_insert(observation.now);
                 }
                 None => {}
             }
@@ -179,7 +183,7 @@ impl MigrationProgress {
             let is_declined = plan
                 .accounts
                 .get(name)
-                .and_then(|planned| planned.hash.as_deref())
+                .and_then(PlannedAccount::hash)
                 .is_none_or(|hash| observation.declined.has(name, hash));
             is_there || !(is_declined || self.deleting.contains(name) || lists(name))
         });
@@ -189,9 +193,8 @@ impl MigrationProgress {
     fn observe_failures(&mut self, observation: &MigrationObservation<'_>, plan: &Plan) {
         let is_same = |name: &String, hash: &str| {
             let planned = plan.accounts.get(name);
-            planned.is_some_and(|planned| {
-                planned.outcome == PlanOutcome::Create && planned.hash.as_deref() == Some(hash)
-            })
+            planned
+                .is_some_and(|planned| planned.outcome == PlanOutcome::Create && planned.hash() == Some(hash))
         };
         self.refused_creations.retain(|name, (hash, _)| is_same(name, hash));
         let members = self.wave.iter().flat_map(|wave| &wave.members);

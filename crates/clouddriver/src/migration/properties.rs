@@ -19,7 +19,7 @@ use proptest::prelude::*;
 
 use kubesvc_core::migration::{MigrationPhase, MigrationRollback, OnSourceChange, OnSourceRemoval};
 
-use super::Coverage;
+use crate::sources::Completeness;
 
 mod sim;
 
@@ -55,9 +55,9 @@ enum MigrationStep {
         version: Option<u8>,
     },
     /// A source can be read completely, in parts, or not.
-    Coverage {
+    Completeness {
         source: usize,
-        coverage: Coverage,
+        completeness: Completeness,
     },
     Person(Deed, usize),
     Edit(Edit),
@@ -100,8 +100,10 @@ fn step() -> impl Strategy<Value = MigrationStep> {
         Just(OnSourceRemoval::Deactivate),
         Just(OnSourceRemoval::Delete)
     ];
-    let coverage =
-        prop_oneof![2 => Just(Coverage::Complete), 1 => Just(Coverage::Partial), 2 => Just(Coverage::Unread)];
+    let completeness = prop_oneof![
+        2 => Just(Completeness::Complete), 1 => Just(Completeness::Partial("gaps".to_owned())),
+        2 => Just(Completeness::Unread("away".to_owned()))
+    ];
     let edit = prop_oneof![
         2 => any::<bool>().prop_map(Edit::Paused),
         2 => (rollback, any::<bool>()).prop_map(|(rollback, force)| Edit::Rollback(rollback, force)),
@@ -123,7 +125,8 @@ fn step() -> impl Strategy<Value = MigrationStep> {
         2 => name().prop_map(MigrationStep::Vanish),
         5 => (0..2_usize, name(), prop::option::weighted(0.7, 0..3_u8))
             .prop_map(|(source, name, version)| MigrationStep::Entry { source, name, version }),
-        2 => (0..2_usize, coverage).prop_map(|(source, coverage)| MigrationStep::Coverage { source, coverage }),
+        2 => (0..2_usize, completeness)
+            .prop_map(|(source, completeness)| MigrationStep::Completeness { source, completeness }),
         3 => (deed, name()).prop_map(|(deed, name)| MigrationStep::Person(deed, name)),
         3 => edit.prop_map(MigrationStep::Edit),
         1 => Just(MigrationStep::Resume),
@@ -171,9 +174,9 @@ fn a_migration_without_faults_reaches_every_phase() {
         }
         unreachable!("it never is {until:?}: {:?}", sim.status);
     };
-    sim.coverage[0] = Coverage::Unread;
+    sim.completeness[0] = Completeness::Unread("away".to_owned());
     work(&mut sim, MigrationPhase::Planning);
-    sim.coverage[0] = Coverage::Complete;
+    sim.completeness[0] = Completeness::Complete;
     work(&mut sim, MigrationPhase::Complete);
     assert_eq!(sim.accounts.len(), 6);
     sim.edit(Edit::Paused(true));

@@ -97,31 +97,21 @@ const SCANNER_WAVE_TIMEOUT: Tick = 60;
 /// The migration that the documented settings `namePatterns` and `credentialScanNamePatterns` describe: batches of
 /// `scanBatchSize` accounts; the next one begins when the last has settled, or after 60 s. It never pauses by itself for
 /// failed accounts.
-pub fn scanner(patterns: Vec<String>, batch_size: usize) -> (KubesvcMigrationSpec, MigrationRules) {
-    let spec = KubesvcMigrationSpec {
-        sources: Vec::new(),
-        names: Vec::new(),
-        patterns,
-        exclude_patterns: Vec::new(),
-        zone_rules: Vec::new(),
-        activate: true,
-        wave: Default::default(),
-        limits: Default::default(),
-        paused: false,
-        rollback: MigrationRollback::None,
-        on_source_change: OnSourceChange::Report,
-        on_source_removal: OnSourceRemoval::Keep,
-    };
-    let rules = MigrationRules {
+pub fn scanner_rules(batch_size: usize) -> MigrationRules {
+    MigrationRules {
         wave_size: Share::Count(batch_size),
         soak: 0,
         wave_timeout: Some(SCANNER_WAVE_TIMEOUT),
         max_failed: Share::Percent(100),
         // A batch may begin while some of the last have not settled.
         max_in_flight: usize::MAX,
-        ..MigrationRules::from(&spec)
-    };
-    (spec, rules)
+        max_per_zone: None,
+        activate: true,
+        paused: false,
+        rollback: MigrationRollback::None,
+        on_source_change: OnSourceChange::Report,
+        on_source_removal: OnSourceRemoval::Keep,
+    }
 }
 
 /// A duration such as `1h30m` or `1.5s`, in ticks, rounded up.

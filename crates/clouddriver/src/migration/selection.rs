@@ -46,7 +46,7 @@ pub struct MigrationSelection {
     patterns: Vec<Pattern>,
     excluded: Vec<Pattern>,
     zones: Vec<(Pattern, Choice)>,
-    sources: Vec<String>,
+    sources: Option<BTreeSet<String>>,
 }
 
 /// A pattern that matches parts of names but no whole name; its author probably forgot a `.*`.
@@ -69,6 +69,8 @@ pub struct PartialMatch {
 struct Pattern {
     field: String,
     text: String,
+    /// The sources that it holds for; `None`: all.
+    sources: Option<BTreeSet<String>>,
     /// Matches a whole name.
     whole: Regex,
     /// Matches any part of a name.
@@ -91,7 +93,7 @@ impl Pattern {
             Ok((part, whole.or_else(|_| compile(&format!("\\A(?:{text}\n)\\z")))?))
         });
         match whole {
-            Ok((part, whole)) => Ok(Self { field, text: text.to_owned(), whole, part }),
+            Ok((part, whole)) => Ok(Self { field, text: text.to_owned(), whole, part, sources: None }),
             Err(error) => {
                 let error = error.to_string();
                 let last = error.lines().next_back().unwrap_or_default();
@@ -104,6 +106,11 @@ impl Pattern {
         let compiled = texts.iter().enumerate();
         compiled.map(|(index, text)| Self::compile(format!("{field}[{index}]"), text)).collect()
     }
+}
+
+/// Whether a text is a pattern that compiles.
+pub fn is_pattern(text: &str) -> bool {
+    Pattern::compile(String::new(), text).is_ok()
 }
 
 impl MigrationSelection {
@@ -136,14 +143,30 @@ impl MigrationSelection {
             patterns: Pattern::all("spec.patterns", &spec.patterns)?,
             excluded: Pattern::all("spec.excludePatterns", &spec.exclude_patterns)?,
             zones,
-            sources: spec.sources.clone(),
+            sources: (!spec.sources.is_empty()).then(|| spec.sources.iter().cloned().collect()),
         })
     }
 
-    /// Whether an account of this name is migrated. An exclusion goes before everything else.
-    pub fn selects(&self, name: &str) -> bool {
-        let named = || self.names(name) || self.patterns.iter().any(|pattern| pattern.whole.is_match(name));
-        !self.excluded.iter().any(|pattern| pattern.whole.is_match(name)) && named()
+    /// The selection of the documented settings: patterns, each list of which holds for the sources that are named with
+    /// it. Errors name the settings.
+    pub fn of_settings(lists: &[(&str, &[String], BTreeSet<String>)]) -> Result<Self, SelectionError> {
+        let mut patterns = Vec::new();
+        for (field, texts, sources) in lists {
+            let compiled = Pattern::all(field, texts)?;
+            let within = compiled.into_iter().map(|one| Pattern { sources: Some(sources.clone()), ..one });
+            patterns.extend(within);
+        }
+        Ok(Self { names: BTreeSet::new(), patterns, excluded: Vec::new(), zones: Vec::new(), sources: None })
+    }
+
+    /// Whether the account of this name in this source is migrated. An exclusion goes before everything else.
+    pub fn selects(&self, name: &str, source: &str) -> bool {
+        let reads =
+            |sources: &Option<BTreeSet<String>>| sources.as_ref().is_none_or(|all| all.contains(source));
+        let matches = |pattern: &Pattern| reads(&pattern.sources) && pattern.whole.is_match(name);
+        let named = || self.names(name) || self.patterns.iter().any(matches);
+        let is_excluded = || self.excluded.iter().any(|pattern| pattern.whole.is_match(name));
+        reads(&self.sources) && named() && !is_excluded()
     }
 
     /// Whether the account is listed by its name.
@@ -153,17 +176,13 @@ impl MigrationSelection {
 
     /// The names that are listed and not excluded.
     pub(super) fn listed(&self) -> impl Iterator<Item = &str> {
-        self.names.iter().map(String::as_str).filter(|name| self.selects(name))
-    }
-
-    /// Whether accounts of this source are migrated.
-    pub(super) fn reads(&self, source: &str) -> bool {
-        self.sources.is_empty() || self.sources.iter().any(|one| one == source)
+        let is_excluded = |name: &str| self.excluded.iter().any(|pattern| pattern.whole.is_match(name));
+        self.names.iter().map(String::as_str).filter(move |name| !is_excluded(name))
     }
 
     /// The sources that are named and do not exist.
     pub(super) fn unknown_sources<'s>(&'s self, sources: &'s [&str]) -> impl Iterator<Item = &'s str> {
-        self.sources.iter().map(String::as_str).filter(|name| !sources.contains(name))
+        self.sources.iter().flatten().map(String::as_str).filter(|name| !sources.contains(name))
     }
 
     /// What the first zone rule for this name says.

@@ -8,7 +8,7 @@ use kubesvc_core::migration::{MigrationPhase, OnSourceChange, OnSourceRemoval};
 use super::batches::{Capacity, batch};
 use super::machine::{MigrationAction, PhaseStep, stay_paused};
 use super::observation::{AccountFact, MigrationObservation};
-use super::plan::Plan;
+use super::plan::{Plan, PlannedAccount};
 use super::progress::{MigrationProgress, PauseReason};
 
 /// Share of a source, in percent, above which a removal needs a person. A source that lost its content looks the same.
@@ -26,7 +26,7 @@ pub(super) fn follow_removals(
     }
     // Nothing is removed while a source cannot be read: it may have the entry by now.
     let read = plan.complete_read()?;
-    let is_confirmed = |name: &str| progress.missing.get(name).is_some_and(|first| *first < read);
+    let is_confirmed = |name: &str| progress.missing.get(name).is_some_and(|since| *since < read);
     let is_open = |name: &str, fact: &AccountFact| {
         let is_left = removal == OnSourceRemoval::Delete || fact.desired == DesiredState::Active;
         is_left && fact.is_unchanged && !fact.is_being_deleted && is_confirmed(name)
@@ -75,7 +75,7 @@ fn mass_removal(
 
 /// Whether the entry of an account is another than the one it came from.
 pub(super) fn is_changed(name: &str, fact: &AccountFact, plan: &Plan) -> bool {
-    let hash = plan.accounts.get(name).and_then(|planned| planned.hash.as_deref());
+    let hash = plan.accounts.get(name).and_then(PlannedAccount::hash);
     hash.is_some() && fact.hash.as_deref() != hash
 }
 
@@ -90,7 +90,7 @@ pub(super) fn follow_changes(
     }
     let mut capacity = Capacity::beside(observation, progress, std::iter::empty());
     let changed = observation.own().filter(|(name, fact)| {
-        let has_account = plan.accounts.get(*name).is_some_and(|planned| planned.account.is_some());
+        let has_account = plan.accounts.get(*name).is_some_and(PlannedAccount::is_account);
         has_account
             && fact.is_unchanged
             && !fact.is_being_deleted

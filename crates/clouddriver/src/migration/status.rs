@@ -99,12 +99,12 @@ fn notable(
     let planned = plan.accounts.iter().filter_map(|(name, planned)| {
         let fact = observation.own_account(name);
         match &planned.outcome {
-            PlanOutcome::Refused(refusal) => Some(one(name, refusal.reason().as_str(), refusal.to_string())),
+            PlanOutcome::Refused { reason, message } => Some(one(name, reason, message.clone())),
             PlanOutcome::Missing => {
                 Some(one(name, "Missing", "no source has an account of this name".to_owned()))
             }
             PlanOutcome::Undecided { source } => {
-                Some(one(name, "SourceUnread", format!("source {source:?} cannot be read")))
+                Some(one(name, "SourceUnread", format!("source {source:?} cannot be read completely")))
             }
             _ if fact.is_some_and(|fact| fact.needs_file) => {
                 let message =

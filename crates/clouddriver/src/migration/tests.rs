@@ -3,15 +3,17 @@
 mod decisions;
 mod plans;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use kubesvc_core::KubesvcMigrationSpec;
 use kubesvc_core::spinnaker::ClusterSource;
+use kubesvc_core::{KubesvcAccount, KubesvcMigrationSpec};
 
 use super::*;
-use crate::definition::Entry;
+use crate::definition::{ConversionSettings, convert};
+use crate::sources::{Completeness, MergedSources, SourceEntry, SourceItem, SourceSnapshot};
 
 fn spec(value: &Value) -> KubesvcMigrationSpec {
     serde_json::from_value(value.clone()).expect("a spec")
@@ -21,12 +23,41 @@ fn selection(value: &Value) -> MigrationSelection {
     MigrationSelection::compile(&spec(value)).expect("it compiles")
 }
 
-fn entry(name: &str, source: &str, definition: &Value) -> Entry {
+const SETTINGS: ConversionSettings<'static> =
+    ConversionSettings { namespace: "spinnaker", file_roots: &[], hash_key: b"key" };
+
+fn entry(name: &str, source: &str, definition: &Value) -> Arc<SourceEntry> {
     let definition = definition.as_object().cloned().expect("an object");
-    Entry { name: name.to_owned(), definition, source: source.to_owned() }
+    Arc::new(SourceEntry { name: name.to_owned(), definition, source: source.into(), version: String::new() })
 }
 
-fn good(name: &str, source: &str) -> Entry {
+/// A source with these entries.
+fn source(name: &str, entries: &[Arc<SourceEntry>], completeness: &Completeness) -> Arc<SourceSnapshot> {
+    let items = entries.iter().map(|entry| SourceItem::Entry(Arc::clone(entry)));
+    Arc::new(SourceSnapshot::of(&Arc::from(name), items, completeness.clone()))
+}
+
+fn partial() -> Completeness {
+    Completeness::Partial("some cannot be read".to_owned())
+}
+
+fn unread() -> Completeness {
+    Completeness::Unread("it is away".to_owned())
+}
+
+/// The account of a planned entry.
+fn object(selection: &MigrationSelection, plan: &Plan, name: &str) -> KubesvcAccount {
+    let (entry, _) = plan.accounts[name].entry.as_ref().expect("an entry");
+    let account = convert(entry, &selection.choice(name), SETTINGS).account;
+    account.unwrap_or_else(|refusal| unreachable!("{refusal}")).object
+}
+
+/// What a selection assesses of an entry.
+fn assessed(selection: &MigrationSelection, entry: &SourceEntry) -> Arc<AssessedEntry> {
+    Arc::new(AssessedEntry::of(entry, &selection.choice(&entry.name), SETTINGS, |_| Ok(())))
+}
+
+fn good(name: &str, source: &str) -> Arc<SourceEntry> {
     entry(name, source, &json!({"kubeconfigFile": "encryptedFile:k8s!n:x!k:k"}))
 }
 
@@ -46,8 +77,8 @@ fn patterns_match_whole_names_case_sensitively() {
     ] {
         match MigrationSelection::compile(&spec(&json!({"patterns": [pattern]}))) {
             Ok(selection) => {
-                assert!(matched.iter().all(|name| selection.selects(name)), "{pattern}");
-                assert!(!unmatched.iter().any(|name| selection.selects(name)), "{pattern}");
+                assert!(matched.iter().all(|name| selection.selects(name, "s")), "{pattern}");
+                assert!(!unmatched.iter().any(|name| selection.selects(name, "s")), "{pattern}");
             }
             Err(_) => assert!(matched.is_empty(), "{pattern}"),
         }
@@ -89,7 +120,7 @@ fn matching_takes_linear_time() {
     let name = format!("{}!", "a".repeat(254));
     let began = Instant::now();
     for _ in 0..10 {
-        assert!(!selection.selects(&name));
+        assert!(!selection.selects(&name, "s"));
     }
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
@@ -99,7 +130,7 @@ fn an_exclusion_goes_before_pattern_and_name() {
     let selection =
         selection(&json!({"names": ["b", "c"], "patterns": ["a.*"], "excludePatterns": ["a2", "c"]}));
     let selected: Vec<&str> =
-        ["a1", "a2", "b", "c", "d"].into_iter().filter(|name| selection.selects(name)).collect();
+        ["a1", "a2", "b", "c", "d"].into_iter().filter(|name| selection.selects(name, "s")).collect();
     assert_eq!(selected, ["a1", "b"]);
 }
 
@@ -164,8 +195,7 @@ fn declined_names_are_kept_as_text_and_bounded() {
 
 #[test]
 fn the_scanner_never_pauses_and_goes_on_after_a_minute() {
-    let (spec, rules) = scanner(vec!["a.*".to_owned()], 572);
-    assert!(MigrationSelection::compile(&spec).is_ok());
+    let rules = scanner_rules(572);
     assert_eq!((rules.wave_size, rules.soak, rules.wave_timeout), (Share::Count(572), 0, Some(60)));
     assert!(rules.activate && !rules.max_failed.is_exceeded_by(100, 100));
 }

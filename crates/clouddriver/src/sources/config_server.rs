@@ -31,7 +31,7 @@ pub fn read_config_server(
     let Some(properties) = properties.collect::<Option<Vec<_>>>() else { return Err(fault) };
     // It answers so for an application, a profile or a label that it does not have.
     let completeness = match properties.is_empty() {
-        true => Completeness::Incomplete(
+        true => Completeness::Partial(
             "the config server has no properties for this application, profile and label".to_owned(),
         ),
         false => Completeness::Complete,

@@ -88,8 +88,7 @@ pub fn read_files(
     }
     // Later documents and files are above earlier ones.
     properties.reverse();
-    let completeness =
-        elsewhere(&properties, profiles).map_or(Completeness::Complete, Completeness::Incomplete);
+    let completeness = elsewhere(&properties, profiles).map_or(Completeness::Complete, Completeness::Partial);
     Ok(SourceSnapshot::of(source, accounts(source, &properties, vars), completeness))
 }
 

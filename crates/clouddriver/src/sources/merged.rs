@@ -97,6 +97,20 @@ impl MergedSources {
         }
     }
 
+    /// The usable entry that wins for a name. Whether it is certain, [`MergedSources::lookup`] says.
+    pub fn entry(&self, name: &str) -> Option<&Arc<SourceEntry>> {
+        match self.winners.get(name) {
+            Some((_, Winner::Entry(entry))) => Some(entry),
+            Some((_, Winner::Broken(_))) | None => None,
+        }
+    }
+
+    /// The source whose entry wins for a name.
+    pub fn winner(&self, name: &str) -> Option<&str> {
+        let (at, _) = self.winners.get(name)?;
+        self.snapshots.get(*at).map(|snapshot| &*snapshot.source)
+    }
+
     /// The accounts that win, by name. Which of them are certain, [`MergedSources::lookup`] says.
     pub fn accounts(&self) -> impl Iterator<Item = &Arc<SourceEntry>> {
         self.winners.values().filter_map(|(_, winner)| match winner {

@@ -60,7 +60,9 @@ pub enum Completeness {
     /// It does: an account that is not in it is not in the source.
     Complete,
     /// It may lack accounts, for this reason.
-    Incomplete(String),
+    Partial(String),
+    /// The source could not be read, for this reason. Its accounts are those of the last good read.
+    Unread(String),
 }
 
 /// What a row or a list element is.
@@ -114,20 +116,30 @@ impl SourceSnapshot {
             entries: Vec::new(),
             bad: Vec::new(),
             registered: 0,
-            completeness: Completeness::Incomplete(why),
+            completeness: Completeness::Unread(why),
         }
     }
 
     /// The same accounts, of which others may be missing by now, for this reason.
     #[must_use]
     pub fn outdated(&self, why: String) -> Self {
-        Self { completeness: Completeness::Incomplete(why), ..self.clone() }
+        Self { completeness: Completeness::Unread(why), ..self.clone() }
+    }
+
+    /// Whether another snapshot of the source has the very same entries.
+    pub fn has_same_entries(&self, other: &Self) -> bool {
+        let same = |one: &[Arc<SourceEntry>], other: &[Arc<SourceEntry>]| {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        self.completeness == other.completeness
+            && self.bad == other.bad
+            && same(&self.entries, &other.entries)
     }
 
     /// Why accounts may be missing from this snapshot; `None` if none is.
     pub fn gap(&self) -> Option<String> {
         match (&self.completeness, self.bad.iter().find(|bad| bad.name.is_none())) {
-            (Completeness::Incomplete(why), _) => Some(why.clone()),
+            (Completeness::Partial(why) | Completeness::Unread(why), _) => Some(why.clone()),
             (Completeness::Complete, Some(bad)) => Some(bad.to_string()),
             (Completeness::Complete, None) => None,
         }

@@ -5,7 +5,7 @@ use kubesvc_runtime::config::{UnknownKeys, redact_url};
 
 #[test]
 fn each_setting_says_where_it_came_from() {
-    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  dynamicAccounts.scanBatchSize: 5\n\
+    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  dynamicAccounts.interceptor.enabled: false\n\
                 logging.fields: {a.b: '\"c\" #d', e: f}\n";
     let files = Files::new(&[("c.yml", yaml)]);
     let mut loaded = files.operator(&["c.yml"], UnknownKeys::Error).expect("valid");
@@ -66,6 +66,12 @@ kubesvc:
     adoptRows: false  # default
     agentWins: false  # default
     namespace: null  # default
+    namePatterns: []  # default
+    credentialScanNamePatterns: []  # default
+    scanBatchSize: 572  # default
+    scanFrequencySeconds: 120  # default
+    interceptor:
+      enabled: false  # c.yml:5
   kubernetes:
     qps: 200  # default
     burst: 400  # default
@@ -87,6 +93,8 @@ kubesvc:
     vars:
     fileRoots: []  # default
     baseUrl: null  # default
+    passThrough: "none"  # default
+    passSecrets: false  # default
     tls:
       caFile: null  # default
       certificateFile: null  # default
@@ -104,6 +112,9 @@ kubesvc:
       removalWaitSeconds: 60  # default
       fillNamespaces: false  # default
       force: false  # default
+  credentials:
+    poller:
+      reloadFrequencyMs: 30000  # default
   cluster: "local"  # c.yml:4
   cluster-kubernetes:
     kubeconfigFile: null  # default
@@ -158,7 +169,6 @@ logging:
   fields:
     "[a.b]": "\"c\" #d"  # c.yml:6
     "e": "f"  # c.yml:6
-# kubesvc.dynamicAccounts.scanBatchSize is not read yet  # c.yml:5
 "#;
     assert_eq!(files.short(&loaded.print()), want);
     assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));

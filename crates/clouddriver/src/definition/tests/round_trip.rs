@@ -82,7 +82,7 @@ proptest! {
         let account = conversion.account.map_err(|refusal| TestCaseError::fail(refusal.to_string()))?;
         let wanted = fields::without_empty(&object(&definition));
         prop_assert_eq!(fields::without_empty(&restored(&account.object)), wanted.clone());
-        let again = convert(&Entry { definition: restored(&account.object), ..entry(&json!({})) }, &Choice::default(), settings);
+        let again = convert(&named("prod", restored(&account.object)), &Choice::default(), settings);
         prop_assert_eq!(again.hash, conversion.hash, "what is given back is the same entry");
         prop_assert_eq!(again.account.map(|account| account.object).ok(), Some(account.object));
     }
@@ -100,7 +100,7 @@ proptest! {
     ) {
         for value in [json!(text), json!(number), json!([text]), json!({"READ": [number]}), json!({"": text}), json!([{"kubernetesKind": text}])] {
             let definition = keys.iter().map(|key| ((*key).to_owned(), value.clone())).collect();
-            let entry = Entry { name: name.clone(), definition, source: "s".to_owned() };
+            let entry = named(&name, definition);
             let conversion = convert(&entry, &Choice::default(), SETTINGS);
             prop_assert!(conversion.account.is_ok() || conversion.account.err().is_some_and(|refusal| !refusal.problems.is_empty()));
         }

@@ -1,6 +1,7 @@
 //! A migration with two sources, its accounts, and the people and agents around them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
@@ -10,9 +11,10 @@ use kubesvc_core::migration::{MigrationPhase, MigrationRollback, OnSourceChange,
 use kubesvc_core::{DesiredState, KubesvcMigrationSpec, KubesvcMigrationStatus, State, ZoneId};
 
 use super::{Deed, Edit, MigrationStep, NAMES};
-use crate::definition::{ConversionSettings, Entry};
+use crate::definition::{ConversionSettings, convert};
 use crate::migration::observation::Standing;
 use crate::migration::*;
+use crate::sources::{Completeness, MergedSources, SourceEntry, SourceItem, SourceSnapshot};
 
 const SETTINGS: ConversionSettings<'static> =
     ConversionSettings { namespace: "spinnaker", file_roots: &[], hash_key: b"key" };
@@ -39,8 +41,7 @@ pub(super) struct Sim {
     entries: [BTreeMap<&'static str, u8>; 2],
     /// What was last read.
     read_entries: [BTreeMap<&'static str, u8>; 2],
-    pub(super) coverage: [Coverage; 2],
-    reads: u64,
+    pub(super) completeness: [Completeness; 2],
     pub(super) accounts: BTreeMap<&'static str, SimAccount>,
     declined: DeclinedNames,
     declined_as: BTreeMap<&'static str, String>,
@@ -87,8 +88,7 @@ impl Sim {
             retry: 0,
             entries: [NAMES.into_iter().map(|name| (name, 0)).collect(), BTreeMap::new()],
             read_entries: Default::default(),
-            coverage: [Coverage::Complete; 2],
-            reads: 0,
+            completeness: [Completeness::Complete, Completeness::Complete],
             accounts: BTreeMap::new(),
             declined: DeclinedNames::default(),
             declined_as: BTreeMap::new(),
@@ -100,34 +100,38 @@ impl Sim {
         }
     }
 
-    fn entry(name: &str, version: u8, source: usize) -> Entry {
+    fn entry(name: &str, version: u8, source: usize) -> SourceEntry {
         // Version 2 is refused.
         let definition = match version {
             2 => json!({"serviceAccount": true}),
             _ => json!({"kubeconfigFile": format!("encryptedFile:k8s!n:x{version}!k:k")}),
         };
         let Value::Object(definition) = definition else { unreachable!("an object") };
-        Entry { name: name.to_owned(), definition, source: format!("s{source}") }
+        let source = format!("s{source}").into();
+        SourceEntry { name: name.to_owned(), definition, source, version: String::new() }
     }
 
     fn hash(name: &str, version: u8) -> String {
         crate::definition::source_hash(b"key", name, &Self::entry(name, version, 0).definition)
     }
 
+    fn is_complete(&self) -> bool {
+        self.completeness.iter().all(|one| *one == Completeness::Complete)
+    }
+
     /// Reads the sources, and plans.
     fn plan(&mut self) -> Plan {
-        self.reads += 1;
         for source in 0..2 {
-            if self.coverage[source] == Coverage::Unread {
+            if matches!(self.completeness[source], Completeness::Unread(_)) {
                 continue;
             }
             let read = &mut self.read_entries[source];
             read.clone_from(&self.entries[source]);
-            if self.coverage[source] == Coverage::Partial {
+            if self.completeness[source] != Completeness::Complete {
                 read.retain(|_, version| *version == 0);
             }
         }
-        if self.coverage == [Coverage::Complete; 2] {
+        if self.is_complete() {
             for name in NAMES {
                 let is_there = self.read_entries.iter().any(|entries| entries.contains_key(name));
                 let reads = self.absent_reads.entry(name).or_default();
@@ -141,24 +145,19 @@ impl Sim {
                 self.absent_reads.insert(name, 0);
             }
         }
-        let entries: Vec<Vec<Entry>> = (0..2)
-            .map(|source| {
-                self.read_entries[source]
-                    .iter()
-                    .map(|(name, version)| Self::entry(name, *version, source))
-                    .collect()
-            })
-            .collect();
-        let names = ["s0", "s1"];
-        let snapshots: Vec<PlannedSource<'_>> = (0..2)
-            .map(|source| PlannedSource {
-                name: names[source],
-                entries: &entries[source],
-                coverage: self.coverage[source],
-            })
-            .collect();
+        let snapshots = (0..2).map(|source| {
+            let entries = self.read_entries[source].iter();
+            let items = entries
+                .map(|(name, version)| SourceItem::Entry(Arc::new(Self::entry(name, *version, source))));
+            let name = format!("s{source}").into();
+            Arc::new(SourceSnapshot::of(&name, items, self.completeness[source].clone()))
+        });
+        let sources = MergedSources::of(snapshots.collect());
+        let assess = |entry: &Arc<SourceEntry>| {
+            Arc::new(AssessedEntry::of(entry, &self.selection.choice(&entry.name), SETTINGS, |_| Ok(())))
+        };
         let exists = |name: &str| self.accounts.contains_key(name);
-        plan(&self.selection, &snapshots, exists, &self.declined, SETTINGS, self.reads)
+        plan(&self.selection, &sources, assess, exists, &self.declined, self.now)
     }
 
     fn decide(&mut self) -> Result<(MigrationDecision, Plan), String> {
@@ -231,7 +230,7 @@ impl Sim {
             if let Some(version) = self.read_entries[source].get(name) {
                 return Some((source, *version));
             }
-            if self.coverage[source] == Coverage::Unread {
+            if self.completeness[source] != Completeness::Complete {
                 return None;
             }
         }
@@ -253,7 +252,9 @@ impl Sim {
         let is_declined = self.declined_as.get(name) == Some(&Self::hash(name, version));
         check(!is_declined || self.spec.names.iter().any(|one| one == name), format!("{name} is declined"))?;
         let planned = &plan.accounts[name];
-        let mut object = planned.account.as_ref().ok_or("it has no account")?.object.clone();
+        let (entry, _) = planned.entry.as_ref().ok_or("it has no entry")?;
+        let account = convert(entry, &self.selection.choice(name), SETTINGS).account;
+        let mut object = account.map_err(|refusal| refusal.to_string())?.object;
         mark(&mut object, MIGRATION);
         let fact = AccountFact::of(&object, true);
         check(fact.is_unchanged && fact.source == Some(format!("s{source}")), format!("{fact:?}"))?;
@@ -304,9 +305,9 @@ impl Sim {
         check(self.rules.on_source_change == OnSourceChange::Follow, "changes are not followed")?;
         let planned = &plan.accounts[name];
         let account = self.accounts.get_mut(name).ok_or("it is there")?;
-        check(account.fact.hash != planned.hash, "its entry is the same")?;
-        account.fact.hash.clone_from(&planned.hash);
-        account.fact.source.clone_from(&planned.source);
+        check(account.fact.hash.as_deref() != planned.hash(), "its entry is the same")?;
+        account.fact.hash = planned.hash().map(str::to_owned);
+        account.fact.source = planned.source().map(str::to_owned);
         if account.fact.desired == DesiredState::Active {
             account.fact.state = State::Activating;
         }
@@ -320,7 +321,7 @@ impl Sim {
             MigrationRollback::None => {
                 let reads = self.absent_reads.get(name).copied().unwrap_or_default();
                 check(
-                    !is_in_source && reads >= 2 && self.coverage == [Coverage::Complete; 2],
+                    !is_in_source && reads >= 2 && self.is_complete(),
                     format!("{name} may be there: {reads}"),
                 )?;
                 check(!self.rules.paused, "removed while paused")?;
@@ -350,7 +351,7 @@ impl Sim {
             None => self.gone_by_person.contains(name),
         };
         check(by_person, format!("nobody deleted {name}"))?;
-        let hash = plan.accounts[name].hash.clone().ok_or("it has an entry")?;
+        let hash = plan.accounts[name].hash().ok_or("it has an entry")?.to_owned();
         check(!self.declined.has(name, &hash), "it is declined already")?;
         self.declined.add(name, &hash).map_err(|full| full.to_string())?;
         self.declined_as.insert(name, hash);
@@ -465,7 +466,9 @@ impl Sim {
                     None => drop(entries.remove(NAMES[*name])),
                 }
             }
-            MigrationStep::Coverage { source, coverage } => self.coverage[*source] = *coverage,
+            MigrationStep::Completeness { source, completeness } => {
+                self.completeness[*source].clone_from(completeness);
+            }
             MigrationStep::Person(deed, name) => self.person(*deed, NAMES[*name]),
             MigrationStep::Edit(edit) => self.edit(*edit),
             MigrationStep::Resume => self.retry += 1,
@@ -505,7 +508,7 @@ impl Sim {
 
     /// Faults end: the sources can be read, nobody pauses or takes back, and every account ends.
     pub(super) fn heal(&mut self) -> Checked {
-        self.coverage = [Coverage::Complete; 2];
+        self.completeness = [Completeness::Complete, Completeness::Complete];
         self.edit(Edit::Rollback(MigrationRollback::None, false));
         self.edit(Edit::Paused(false));
         for round in 0.. {

@@ -6,18 +6,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
-use crate::definition::ConversionSettings;
 use kubesvc_core::migration::MigrationPhase;
 use kubesvc_core::{DesiredState, KubesvcMigrationStatus, State};
-
-const SETTINGS: ConversionSettings<'static> =
-    ConversionSettings { namespace: "spinnaker", file_roots: &[], hash_key: b"key" };
 
 /// A migration of `a0`, `a1`, … from one source, whose writes succeed.
 struct Bench {
     spec: Value,
-    entries: Vec<Entry>,
-    coverage: Coverage,
+    entries: Vec<Arc<SourceEntry>>,
+    completeness: Completeness,
     accounts: BTreeMap<String, AccountFact>,
     declined: DeclinedNames,
     status: Option<KubesvcMigrationStatus>,
@@ -33,7 +29,7 @@ impl Bench {
         Self {
             spec,
             entries: (0..count).map(|number| good(&format!("a{number:03}"), "sql")).collect(),
-            coverage: Coverage::Complete,
+            completeness: Completeness::Complete,
             accounts: BTreeMap::new(),
             declined: DeclinedNames::default(),
             status: None,
@@ -51,9 +47,10 @@ impl Bench {
     }
 
     fn plan(&self) -> Plan {
-        let source = PlannedSource { name: "sql", entries: &self.entries, coverage: self.coverage };
-        let exists = |name: &str| self.accounts.contains_key(name);
-        plan(&selection(&self.spec), &[source], exists, &self.declined, SETTINGS, self.read)
+        let sources = MergedSources::of(vec![source("sql", &self.entries, &self.completeness)]);
+        let (exists, selection) = (|name: &str| self.accounts.contains_key(name), selection(&self.spec));
+        let assess = |entry: &Arc<SourceEntry>| assessed(&selection, entry);
+        plan(&selection, &sources, assess, exists, &self.declined, self.read)
     }
 
     /// The next action that is not a write of the status.
@@ -93,7 +90,7 @@ impl Bench {
         match action {
             MigrationAction::Create(names) => {
                 for name in names {
-                    let mut object = plan.accounts[name].account.as_ref().expect("an account").object.clone();
+                    let mut object = object(&selection(&self.spec), plan, name);
                     mark(&mut object, "m");
                     self.accounts.insert(name.clone(), AccountFact::of(&object, true));
                 }
@@ -103,7 +100,7 @@ impl Bench {
             MigrationAction::Delete(names) => names.iter().for_each(|name| drop(self.accounts.remove(name))),
             MigrationAction::Decline(names) => {
                 for name in names {
-                    let hash = plan.accounts[name].hash.as_deref().expect("an entry");
+                    let hash = plan.accounts[name].hash().expect("an entry");
                     self.declined.add(name, hash).expect("there is room");
                 }
             }
@@ -327,15 +324,13 @@ fn a_removal_needs_two_complete_reads_and_a_mass_removal_a_person() {
         json!({"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}, "onSourceRemoval": "delete"});
     let mut bench = Bench::new(20, spec);
     bench.run();
-    bench.coverage = Coverage::Unread;
     let two = bench.entries.split_off(18);
-    for coverage in
-        [Coverage::Unread, Coverage::Partial, Coverage::Unread, Coverage::Partial, Coverage::Complete]
-    {
-        (bench.coverage, bench.read) = (coverage, bench.read + 1);
-        assert_eq!(bench.run(), [], "{coverage:?}");
+    for completeness in [unread(), partial(), unread(), partial(), Completeness::Complete] {
+        (bench.completeness, bench.read) = (completeness.clone(), bench.now + 1);
+        assert_eq!(bench.run(), [], "{completeness:?}");
     }
-    bench.read += 1;
+    assert_eq!(bench.run(), [], "it is still the same read");
+    bench.read = bench.now + 1;
     let actions = bench.run();
     assert_eq!(actions, [MigrationAction::Delete(vec!["a018".to_owned(), "a019".to_owned()])]);
     bench.entries.extend(two);
@@ -343,7 +338,7 @@ fn a_removal_needs_two_complete_reads_and_a_mass_removal_a_person() {
     assert_eq!(bench.accounts.len(), 20, "what the migration deleted is not declined");
     bench.entries.truncate(17);
     for _ in 0..2 {
-        bench.read += 1;
+        bench.read = bench.now + 1;
         assert_eq!(bench.run(), []);
     }
     assert_eq!(bench.shown(), (MigrationPhase::Paused, "MassRemoval"));
@@ -371,7 +366,7 @@ fn a_creation_that_the_api_server_refuses_counts_as_failed_until_its_entry_chang
     let limits = json!({"maxFailed": "100%"});
     let mut bench =
         Bench::new(2, json!({"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}, "limits": limits}));
-    let hash = bench.plan().accounts["a000"].hash.clone().expect("an entry");
+    let hash = bench.plan().accounts["a000"].hash().expect("an entry").to_owned();
     assert_eq!(names(bench.next()), 2);
     bench.accounts.remove("a000");
     bench.progress.record_refused_creation("a000", &hash, "spec.context is too long");

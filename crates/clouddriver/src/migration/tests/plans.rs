@@ -1,22 +1,22 @@
 //! What a dry run shows.
 
 use super::*;
-use crate::definition::{ConversionSettings, Reason};
-
-const SETTINGS: ConversionSettings<'static> =
-    ConversionSettings { namespace: "spinnaker", file_roots: &[], hash_key: b"key" };
+use crate::sources::Shadowed;
 
 fn planned(
     selection: &MigrationSelection,
-    sources: &[(&str, &[Entry], Coverage)],
+    sources: &[(&str, &[Arc<SourceEntry>], Completeness)],
     existing: &[&str],
     declined: &DeclinedNames,
 ) -> Plan {
-    let sources: Vec<PlannedSource<'_>> = sources
-        .iter()
-        .map(|(name, entries, coverage)| PlannedSource { name, entries, coverage: *coverage })
-        .collect();
-    plan(selection, &sources, |name| existing.contains(&name), declined, SETTINGS, 7)
+    let snapshots = sources.iter().map(|(name, entries, completeness)| source(name, entries, completeness));
+    let sources = MergedSources::of(snapshots.collect());
+    let assess = |entry: &Arc<SourceEntry>| assessed(selection, entry);
+    plan(selection, &sources, assess, |name| existing.contains(&name), declined, 7)
+}
+
+fn said(planned: &PlannedAccount) -> &AssessedEntry {
+    &planned.entry.as_ref().expect("an entry").1
 }
 
 fn outcomes(plan: &Plan) -> Vec<(&str, &'static str)> {
@@ -38,11 +38,11 @@ fn each_account_has_its_outcome() {
     ];
     let yaml = [good("a-new", "yaml"), good("b", "yaml"), good("other", "yaml")];
     let mut declined = DeclinedNames::default();
-    let open = planned(&selection, &[("sql", &sql, Coverage::Complete)], &[], &declined);
-    let hash = open.accounts["a-declined"].hash.clone().expect("an entry");
+    let open = planned(&selection, &[("sql", &sql, Completeness::Complete)], &[], &declined);
+    let hash = open.accounts["a-declined"].hash().expect("an entry").to_owned();
     declined.add("a-declined", &hash).expect("there is room");
-    let sources: [(&str, &[Entry], Coverage); 2] =
-        [("sql", &sql, Coverage::Complete), ("yaml", &yaml, Coverage::Complete)];
+    let sources: [(&str, &[Arc<SourceEntry>], Completeness); 2] =
+        [("sql", &sql, Completeness::Complete), ("yaml", &yaml, Completeness::Complete)];
     let plan = planned(&selection, &sources, &["a-there"], &declined);
     assert_eq!(
         outcomes(&plan),
@@ -57,14 +57,14 @@ fn each_account_has_its_outcome() {
     );
     let new = &plan.accounts["a-new"];
     assert_eq!(
-        (new.zone().map(ToString::to_string).as_deref(), new.credential()),
+        (new.zone().map(ToString::to_string).as_deref(), said(new).credential),
         (Some("east"), Some("reference"))
     );
     let own = &plan.accounts["a-own"];
-    assert!(matches!(&own.outcome, PlanOutcome::Refused(refusal) if refusal.reason() == Reason::NotPortable));
-    assert_eq!(own.report.without_effect.named, ["cacheThreads"]);
-    let shadowed =
-        ShadowedEntry { name: "a-new".to_owned(), source: "yaml".to_owned(), by: "sql".to_owned() };
+    assert!(matches!(&own.outcome, PlanOutcome::Refused { reason: "NotPortable", .. }), "{own:?}");
+    assert_eq!(said(own).report.without_effect.named, ["cacheThreads"]);
+    let (name, source, by) = ("a-new".to_owned(), "yaml".into(), "sql".into());
+    let shadowed = Shadowed { name, source, by };
     assert_eq!(plan.shadowed, [shadowed], "those that are not selected are not shown");
     assert_eq!(plan.complete_read(), Some(7));
 }
@@ -76,12 +76,12 @@ fn a_declined_account_is_migrated_again_if_its_entry_changes_or_it_is_listed() {
     let by_pattern = selection(&json!({"patterns": ["a"]}));
     let by_name = selection(&json!({"names": ["a"]}));
     let mut declined = DeclinedNames::default();
-    let plan = planned(&by_pattern, &[("sql", &before, Coverage::Complete)], &[], &declined);
-    declined.add("a", plan.accounts["a"].hash.as_deref().expect("an entry")).expect("there is room");
+    let plan = planned(&by_pattern, &[("sql", &before, Completeness::Complete)], &[], &declined);
+    declined.add("a", plan.accounts["a"].hash().expect("an entry")).expect("there is room");
     for (selection, entries, outcome) in
         [(&by_pattern, &before, "declined"), (&by_pattern, &after, "create"), (&by_name, &before, "create")]
     {
-        let plan = planned(selection, &[("sql", entries, Coverage::Complete)], &[], &declined);
+        let plan = planned(selection, &[("sql", entries, Completeness::Complete)], &[], &declined);
         assert_eq!(outcomes(&plan), [("a", outcome)]);
     }
 }
@@ -91,35 +91,38 @@ fn what_an_unread_source_may_override_is_undecided() {
     let selection = selection(&json!({"patterns": ["a.*"], "names": ["gone"]}));
     let (first, second) =
         ([good("a1", "first")], [good("a1", "second"), good("a2", "second"), good("a3", "second")]);
-    let with = |coverage| {
-        let sources: [(&str, &[Entry], Coverage); 2] =
-            [("first", &first, coverage), ("second", &second, Coverage::Complete)];
+    let with = |completeness| {
+        let sources: [(&str, &[Arc<SourceEntry>], Completeness); 2] =
+            [("first", &first, completeness), ("second", &second, Completeness::Complete)];
         planned(&selection, &sources, &["a3"], &DeclinedNames::default())
     };
-    let unread = with(Coverage::Unread);
+    let without = with(unread());
     assert_eq!(
-        outcomes(&unread),
+        outcomes(&without),
         [("a1", "create"), ("a2", "undecided"), ("a3", "exists"), ("gone", "undecided")],
         "an earlier source that has the name decides it"
     );
-    assert_eq!((unread.unread_source(), unread.complete_read()), (Some("first"), None));
-    assert_eq!((unread.is_in_sources("a1"), unread.is_in_sources("x")), (Some(true), None));
-    let partial = with(Coverage::Partial);
-    assert_eq!(outcomes(&partial)[1], ("a2", "create"));
+    assert_eq!((without.unread_source(), without.complete_read()), (Some("first"), None));
+    assert_eq!((without.is_in_sources("a1"), without.is_in_sources("x")), (Some(true), None));
+    let partial = with(partial());
+    assert_eq!(outcomes(&partial)[1], ("a2", "undecided"), "what it leaves out may have the name");
+    assert_eq!(partial.unread_source(), Some("first"));
     assert_eq!(partial.is_in_sources("x"), None, "a source that leaves entries out says nothing of others");
-    assert_eq!(with(Coverage::Complete).is_in_sources("x"), Some(false));
+    assert_eq!(with(Completeness::Complete).is_in_sources("x"), Some(false));
 }
 
 #[test]
 fn an_account_is_that_of_the_source_that_clouddriver_uses() {
     let selection = selection(&json!({"patterns": ["a.*"], "sources": ["yaml", "typo"]}));
     let (sql, yaml) = ([good("a1", "sql")], [good("a1", "yaml"), good("a2", "yaml")]);
-    let sources: [(&str, &[Entry], Coverage); 2] =
-        [("sql", &sql, Coverage::Complete), ("yaml", &yaml, Coverage::Complete)];
+    let sources: [(&str, &[Arc<SourceEntry>], Completeness); 2] =
+        [("sql", &sql, Completeness::Complete), ("yaml", &yaml, Completeness::Complete)];
     let plan = planned(&selection, &sources, &[], &DeclinedNames::default());
     assert_eq!(outcomes(&plan), [("a2", "create")]);
     assert!(
-        plan.warnings.iter().any(|warning| warning.contains("\"a1\" is that of source \"sql\"")),
+        plan.warnings
+            .iter()
+            .any(|warning| warning.contains("\"a1\" is that of source \"sql\", and not of \"yaml\"")),
         "{:?}",
         plan.warnings
     );
@@ -137,9 +140,10 @@ fn bad_entries_hide_no_others() {
         good(&"x".repeat(256), "sql"),
         entry("file", "sql", &json!({"kubeconfigFile": "/x"})),
     ];
-    let plan = planned(&selection, &[("sql", &entries, Coverage::Complete)], &[], &DeclinedNames::default());
+    let plan =
+        planned(&selection, &[("sql", &entries, Completeness::Complete)], &[], &DeclinedNames::default());
     let refused = plan.accounts.values().filter(|planned| planned.outcome.as_str() == "refused").count();
     assert_eq!((plan.accounts.len(), refused), (6, 3));
-    assert!(plan.accounts["Prod"].report.warnings[0].contains("differs only in case from \"prod\""));
-    assert_eq!(plan.accounts["file"].credential(), Some("file on Clouddriver"));
+    assert!(plan.accounts["Prod"].warnings[0].contains("differs only in case from \"prod\""));
+    assert_eq!(said(&plan.accounts["file"]).credential, Some("file on Clouddriver"));
 }

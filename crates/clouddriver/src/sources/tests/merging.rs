@@ -18,7 +18,7 @@ fn complete(source: &str, items: Vec<SourceItem>) -> Arc<SourceSnapshot> {
 }
 
 fn partial(source: &str, items: Vec<SourceItem>) -> Arc<SourceSnapshot> {
-    let why = Completeness::Incomplete("it cannot be reached".to_owned());
+    let why = Completeness::Partial("it cannot be reached".to_owned());
     Arc::new(SourceSnapshot::of(&self::source(source), items, why))
 }
 

@@ -93,8 +93,7 @@ fn account_that_kubesvc_registered_is_not_an_account_of_a_source() {
 fn page_of_clouddriver_has_its_last_name() {
     let page = json!([{"type":"kubernetes","name":""}, {"type":"kubernetes","name":"a"}, {"name":"b"}, 5]);
     let (items, last) = read_page(&source("api"), page.to_string().as_bytes()).expect("a page");
-    let read =
-        SourceSnapshot::of(&source("api"), items, Completeness::Incomplete("pages have gaps".to_owned()));
+    let read = SourceSnapshot::of(&source("api"), items, Completeness::Partial("pages have gaps".to_owned()));
     assert_eq!((names(&read), last.as_deref()), (vec!["a", "b"], Some("b")));
     assert_eq!(reasons(&read).len(), 2);
     assert_eq!(read_page(&source("api"), b"[]").expect("a page").1, None);
