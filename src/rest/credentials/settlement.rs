@@ -2,7 +2,8 @@
 //! reads the credentials sources, and lets the account follow what they have, whichever answer was lost.
 //!
 //! What shows that a write was carried out settles it. What shows that it was not settles it only once the write can
-//! come no more: some time after it was sent, and after Clouddriver has answered another call since.
+//! come no more: some time after it was sent, and a poll after Clouddriver has answered another call since. A Clouddriver
+//! that was suspended carries out late what it was sent, beside what it is asked then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ struct Looks {
 struct Look {
     count: u32,
     next: Option<Instant>,
+    /// When Clouddriver answered after the time in which the write could come.
+    answered: Option<Instant>,
     /// When Clouddriver's list was last read for it, and whether it had the name.
     listed: Option<(Instant, AccountPresence)>,
 }
@@ -130,7 +133,7 @@ impl IntentSettlement {
         for row in rows {
             let key = (row.name.clone(), row.started_at);
             let mut look = looks.lock().intents.get(&key).copied().unwrap_or_default();
-            if Box::pin(self.settle(&row, &sources, &mut look)).await {
+            if Box::pin(self.settle(&row, (&sources, now), &mut look)).await {
                 looks.lock().intents.remove(&key);
                 continue;
             }
@@ -172,7 +175,12 @@ impl IntentSettlement {
     }
 
     /// Lets the account follow what Clouddriver has. Returns whether the intent is settled.
-    async fn settle(&self, row: &IntentRow, sources: &MergedSources, look: &mut Look) -> bool {
+    async fn settle(
+        &self,
+        row: &IntentRow,
+        (sources, began): (&MergedSources, Instant),
+        look: &mut Look,
+    ) -> bool {
         let Some(verb) = WriteVerb::parse(&row.verb) else {
             warn!(account = row.name, verb = row.verb, "an intent has no such verb, and is dropped");
             return self.end(row).await;
@@ -180,7 +188,7 @@ impl IntentSettlement {
         let followed = match self.seen(row, verb, sources, look).await {
             Seen::NotYet(why) => Followed::Pending(why),
             Seen::Known(presence, definition) => {
-                let can_come = !is_carried_out(verb, presence) && !self.is_quiet(row).await;
+                let can_come = !is_carried_out(verb, presence) && !self.is_quiet(row, began, look).await;
                 if can_come && verb != WriteVerb::Put {
                     Followed::Pending("the write may still be carried out".to_owned())
                 } else {
@@ -233,11 +241,17 @@ impl IntentSettlement {
         }
     }
 
-    /// Whether a write that was not seen yet can come no more.
-    async fn is_quiet(&self, row: &IntentRow) -> bool {
+    /// Whether a write that a look since `began` has not seen can come no more.
+    async fn is_quiet(&self, row: &IntentRow, began: Instant, look: &mut Look) -> bool {
         let age = age_ms(row);
-        age > self.quiet_ms
-            && (age > MAX_SILENCE_MS || self.credentials.ports.accounts.loaded().await.is_ok())
+        if age <= self.quiet_ms {
+            return false;
+        }
+        if look.answered.is_none() && self.credentials.ports.accounts.loaded().await.is_ok() {
+            look.answered = Some(Instant::now());
+        }
+        let wait = self.credentials.ports.poll.max(READ_INTERVAL);
+        age > MAX_SILENCE_MS || look.answered.is_some_and(|answered| began >= answered + wait)
     }
 
     /// What Clouddriver has, from the sources; or, if those cannot tell, from two of its lists, a poll apart.
