@@ -164,6 +164,8 @@ impl Migrator {
             seen: Mutex::default(),
             state: tokio::sync::Mutex::default(),
         };
+        // Before the controller finishes deletions that began while nobody led: those are declined.
+        term.state.lock().await.facts.take_all(&ports.accounts);
         if let Some(scanner) = &self.scanner {
             let running = RunningMigration::of_settings(SCANNER, scanner);
             term.state.lock().await.migrations.insert(Origin::Settings, running);
@@ -187,7 +189,7 @@ impl LeaderMigrations<'_> {
             self.take_objects(&mut state);
             if state.migrations.is_empty() {
                 **needs.lock() = None;
-                self.changed.try_take(MAX_NOTED);
+                state.facts.take(&self.ports.accounts, self.changed.try_take(MAX_NOTED));
                 return AttemptOutcome::Unchanged;
             }
             needs.lock().get_or_insert_with(|| self.ports.source_accounts.sources.need());
@@ -220,8 +222,6 @@ impl LeaderMigrations<'_> {
         let now = self.ports.ticks.now();
         if declined.is_none() {
             *declined = Some(self.ports.source_accounts.declined.read().await?);
-            // All accounts, because what changed while there was no migration was not noted.
-            facts.take_all(&self.ports.accounts);
         }
         let Some(declined) = declined else { return Ok(()) };
         if now >= *looked_at + LOOK_INTERVAL {

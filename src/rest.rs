@@ -268,7 +268,7 @@ pub fn router(state: RestState) -> Router {
         .route_slashed("/armory/agents/{id}", get(agents::get))
         .route_slashed("/armory/agent/assignments", post(agents::elect))
         .route_slashed("/armory/agent/{id}/disconnect", post(agents::disconnect))
-        .route_slashed("/armory/migrations/plan", post(migrations::plan))
+        .route_slashed("/armory/migrations/plan", get(migrations::plan))
         // Replicas.
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route_slashed("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))

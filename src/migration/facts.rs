@@ -16,6 +16,8 @@ pub(super) struct AccountFacts {
     without_secret: HashSet<AccountKey>,
     /// Those of them whose Secrets exist.
     with_secret: HashSet<AccountKey>,
+    /// Accounts that disappeared and that no migration has noticed yet, with the migration that created them.
+    vanished: HashMap<String, String>,
     /// Number of changes so far.
     pub(super) changes: u64,
     /// Number of accounts that disappeared so far.
@@ -55,7 +57,10 @@ impl AccountFacts {
         match named.iter().min_by(|one, other| precedence.order(one, other)) {
             Some(account) => self.put(account),
             None => {
-                if self.by_name.remove(name).is_some() {
+                if let Some(fact) = self.by_name.remove(name) {
+                    if let Some(migration) = fact.migration {
+                        self.vanished.insert(name.to_owned(), migration);
+                    }
                     self.removals += 1;
                     self.changes += 1;
                 }
@@ -73,10 +78,16 @@ impl AccountFacts {
             self.without_secret.remove(&key);
         }
         let name = account.account_name();
+        self.vanished.remove(name);
         if self.by_name.get(name) != Some(&fact) {
             self.by_name.insert(name.to_owned(), fact);
             self.changes += 1;
         }
+    }
+
+    /// Takes the accounts of a migration that disappeared.
+    pub(super) fn take_vanished(&mut self, migration: &str) -> Vec<String> {
+        self.vanished.extract_if(|_, of| of == migration).map(|(name, _)| name).collect()
     }
 
     /// Accounts whose Secrets are to be looked for, at most this many, others each time.

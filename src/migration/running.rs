@@ -137,10 +137,13 @@ impl RunningMigration {
     /// The next action; `None`: nothing is to be done now.
     pub(super) fn decide(
         &mut self,
-        facts: &AccountFacts,
+        facts: &mut AccountFacts,
         declined: &ReadDeclined,
         now: Tick,
     ) -> Option<MigrationAction> {
+        for name in facts.take_vanished(&self.name) {
+            self.progress.record_deletion(name);
+        }
         let metadata = self.object.as_ref().map(|object| &object.metadata);
         let annotations = metadata.and_then(|metadata| metadata.annotations.as_ref());
         let annotation = |key: &str| annotations?.get(key).map(String::as_str);

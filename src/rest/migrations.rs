@@ -1,18 +1,17 @@
-//! `POST /armory/migrations/plan`: what a migration would do, account by account. Nothing is written.
+//! `GET /armory/migrations/plan`: what a migration would do, account by account. Nothing is written.
 
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use serde::Serialize;
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::RestState;
-use super::body::{self, MediaTypes, PendingBody};
 use super::error::{ErrorBody, RestError};
 use crate::source_accounts::Assessments;
 use kubesvc_clouddriver::migration::{MigrationSelection, Plan, PlanOutcome, PlannedAccount};
+use kubesvc_core::migration::ZoneRule;
 use kubesvc_core::{KubesvcMigrationSpec, ZoneId};
 
 /// Time limit for reading the credentials sources.
@@ -124,18 +123,23 @@ impl From<&Plan> for MigrationPlan {
 }
 
 /// Show what a migration would do, by the credentials sources as they are now. Nothing is written.
-#[utoipa::path(post, path = "/armory/migrations/plan", operation_id = "planMigration", tag = "accounts",
-    request_body(content = Object, description = "The spec of a KubesvcMigration"),
+#[utoipa::path(get, path = "/armory/migrations/plan", operation_id = "planMigration", tag = "accounts",
+    params(
+        ("name" = Option<Vec<String>>, Query, description = "Account to migrate; may be repeated, as all parameters"),
+        ("pattern" = Option<Vec<String>>, Query, description = "Regular expression for whole names of accounts to migrate"),
+        ("excludePattern" = Option<Vec<String>>, Query, description = "The same for accounts that are left out"),
+        ("source" = Option<Vec<String>>, Query, description = "Credentials source; default: all"),
+        ("zoneId" = Option<String>, Query, description = "Zone of the accounts"),
+    ),
     responses(
         (status = 200, description = "What would become of each selected account", body = MigrationPlan),
-        (status = 400, description = "The spec is malformed, selects nothing, or has a pattern that does not compile", body = ErrorBody),
+        (status = 400, description = "Nothing is selected, or a pattern does not compile", body = ErrorBody),
     ))]
 pub(super) async fn plan(
     State(state): State<RestState>,
-    received: PendingBody,
+    RawQuery(query): RawQuery,
 ) -> Result<Json<MigrationPlan>, RestError> {
-    let (body, _held) = body::read(&state, received, MediaTypes::Json).await?;
-    let selection = selection(body)?;
+    let selection = selection(query.as_deref().unwrap_or_default())?;
     let accounts = &state.source_accounts;
     let (sources, declined) =
         tokio::join!(accounts.sources.read_now(SOURCES_TIMEOUT), accounts.declined.read());
@@ -143,13 +147,29 @@ pub(super) async fn plan(
     Ok(Json(MigrationPlan::from(&plan)))
 }
 
-fn selection(spec: Value) -> Result<MigrationSelection, RestError> {
-    let spec: KubesvcMigrationSpec = serde_json::from_value(spec)
-        .map_err(|error| RestError::bad_request(format!("the spec of the migration: {error}")))?;
+fn selection(query: &str) -> Result<MigrationSelection, RestError> {
+    let mut spec = KubesvcMigrationSpec::default();
+    for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        let value = value.into_owned();
+        match &*key {
+            "name" => spec.names.push(value),
+            "pattern" => spec.patterns.push(value),
+            "excludePattern" => spec.exclude_patterns.push(value),
+            "source" => spec.sources.push(value),
+            "zoneId" => spec.zone_rules.push(ZoneRule {
+                pattern: ".*".to_owned(),
+                zone_id: ZoneId::from(value.as_str()),
+                ..ZoneRule::default()
+            }),
+            _ => {
+                return Err(RestError::bad_request(
+                    "a query parameter is unknown; there are name, pattern, excludePattern, source and zoneId",
+                ));
+            }
+        }
+    }
     if spec.names.is_empty() && spec.patterns.is_empty() {
-        return Err(RestError::bad_request(
-            "spec.names or spec.patterns is needed: say which accounts are migrated",
-        ));
+        return Err(RestError::bad_request("name or pattern is needed: say which accounts are migrated"));
     }
     MigrationSelection::compile(&spec).map_err(|error| RestError::bad_request(error.to_string()))
 }

@@ -2,6 +2,7 @@
 //! PostgreSQL, files, and keys of a Secret and a ConfigMap.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
@@ -15,14 +16,16 @@ use kubesvc_testkit::databases::{Kind, Server, shared};
 use kubesvc_testkit::must;
 use serde_json::{Value, json};
 
-use crate::world::{World, condition, connect};
+use crate::world::{Prepare, World, condition, connect};
 
 const PASSWORD: &str = "pa55-of-the-reader";
 const ACCOUNTS: &str = "/armory/accounts";
 const WITHIN: Duration = Duration::from_secs(30);
+/// Number of rows written so far.
+static WRITES: AtomicU64 = AtomicU64::new(1);
 
 /// A database with Clouddriver's table, and a user who may only read it.
-struct Clouddriver {
+pub(crate) struct Clouddriver {
     server: &'static Server,
     url: String,
     name: String,
@@ -30,7 +33,7 @@ struct Clouddriver {
 }
 
 impl Clouddriver {
-    async fn new(kind: Kind) -> Self {
+    pub(crate) async fn new(kind: Kind) -> Self {
         let server = shared(kind).await;
         let url = server.fresh_database().await;
         let name = url.rsplit('/').next().expect("a name").to_owned();
@@ -58,16 +61,20 @@ impl Clouddriver {
         clouddriver
     }
 
-    async fn by_hand(&self, sql: &str) {
+    pub(crate) async fn by_hand(&self, sql: &str) {
         must(self.server.execute(&self.name, sql).await);
     }
 
-    async fn put(&self, id: &str, body: &Value) {
+    pub(crate) async fn put(&self, id: &str, body: &Value) {
         let body = body.to_string().replace('\\', "\\\\").replace('\'', "''");
         // PostgreSQL takes a backslash as it is.
         let body = if self.server.kind() == Kind::MariaDb { body } else { body.replace("\\\\", "\\") };
-        self.by_hand(&format!("INSERT INTO accounts VALUES ('{id}', 'kubernetes', '{body}', 1, 1, 'x')"))
-            .await;
+        // Each write has another time, as Clouddriver's have.
+        let now = WRITES.fetch_add(1, Ordering::Relaxed);
+        self.by_hand(&format!(
+            "INSERT INTO accounts VALUES ('{id}', 'kubernetes', '{body}', {now}, {now}, 'x')"
+        ))
+        .await;
     }
 
     /// URL for the user who may read.
@@ -77,7 +84,7 @@ impl Clouddriver {
     }
 
     /// Number of rows, and of bytes in their bodies and times.
-    async fn digest(&self) -> [i64; 2] {
+    pub(crate) async fn digest(&self) -> [i64; 2] {
         let mut connection = connect(&self.url).await.expect("a connection");
         let count = match self.server.kind() {
             Kind::MariaDb => "SELECT CAST(COUNT(*) AS SIGNED) FROM accounts",
@@ -95,25 +102,27 @@ impl Clouddriver {
     }
 }
 
-fn accounts_yaml(accounts: &Value) -> String {
+pub(crate) fn accounts_yaml(accounts: &Value) -> String {
     json!({ "kubernetes": { "accounts": accounts } }).to_string()
 }
 
 /// A world whose operator reads Clouddriver's table before a YAML file, and the file.
 async fn world_beside(clouddriver: &Clouddriver, folder: &tempfile::TempDir) -> World {
+    prepare_beside(clouddriver, folder).start().await
+}
+
+/// See [`world_beside`].
+pub(crate) fn prepare_beside(clouddriver: &Clouddriver, folder: &tempfile::TempDir) -> Prepare {
     let (password, yaml) = (folder.path().join("password"), folder.path().join("clouddriver.yml"));
     std::fs::write(&password, format!("{PASSWORD}\n")).expect("written");
     std::fs::write(&yaml, accounts_yaml(&json!([]))).expect("written");
-    World::prepare()
-        .setting(
-            "kubesvc.clouddriver.sources",
-            json!([
-                {"name": "sql", "type": "sql", "url": clouddriver.reader(), "passwordFile": password},
-                {"name": "yaml", "type": "file", "paths": [yaml]},
-            ]),
-        )
-        .start()
-        .await
+    World::prepare().setting(
+        "kubesvc.clouddriver.sources",
+        json!([
+            {"name": "sql", "type": "sql", "url": clouddriver.reader(), "passwordFile": password},
+            {"name": "yaml", "type": "file", "paths": [yaml]},
+        ]),
+    )
 }
 
 async fn accounts_are_taken_from_the_table_and_the_file(kind: Kind) {

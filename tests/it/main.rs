@@ -39,6 +39,7 @@ mod http_bounds;
 mod installations;
 mod leaders;
 mod manifests;
+mod migrations;
 mod monitoring;
 mod one_replica;
 mod openapi_check;

@@ -73,7 +73,7 @@ async fn commands_show_and_change_accounts_agents_and_credentials_as_far_as_the_
 }
 
 /// Runs the plugin in the world's namespace with all permissions.
-async fn plugin(world: &World, arguments: &[&str]) -> Output {
+pub(crate) async fn plugin(world: &World, arguments: &[&str]) -> Output {
     let all = ["-n", world.namespace()].into_iter().chain(arguments.iter().copied());
     run(&world.control_plane().kubeconfig_path(), all).await
 }

@@ -16,7 +16,7 @@ pub const MAX_NOTABLE: usize = 16;
 pub const MAX_NOTABLE_MESSAGE_CHARS: usize = 512;
 
 /// A migration of accounts from Clouddriver's credentials sources. Takes effect in the operator's namespace.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "kubesvc.io",
     version = "v1alpha1",

@@ -85,6 +85,8 @@ pub(super) enum CommandError {
     Failed(String),
     /// The message was already printed: exit code 1.
     AlreadyPrinted,
+    /// The message was already printed, and the exit code says more than that.
+    Ended(u8),
 }
 
 impl From<String> for CommandError {

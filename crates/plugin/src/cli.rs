@@ -13,6 +13,7 @@ use crate::commands::credential;
 use crate::commands::describe;
 use crate::commands::kubeconfig;
 use crate::commands::list;
+use crate::commands::migrate;
 use crate::commands::on;
 use crate::commands::operations;
 use crate::commands::uninstall;
@@ -88,6 +89,9 @@ enum Command {
     /// Show what was done with accounts, by whom, and how it ended.
     #[command(visible_alias = "ops", after_help = operations::EXAMPLES)]
     Operations(operations::OperationsArguments),
+    /// Take accounts over from Clouddriver, in waves; pause, resume and roll back.
+    #[command(after_help = migrate::EXAMPLES)]
+    Migrate(migrate::MigrateArguments),
     /// Report what hangs, and in which order to remove kubesvc.
     #[command(after_help = uninstall::EXAMPLES)]
     Uninstall(uninstall::UninstallArguments),
@@ -122,6 +126,7 @@ fn exit(ended: Result<(), CommandError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(CommandError::AlreadyPrinted) => ExitCode::from(FAILURE),
+        Err(CommandError::Ended(code)) => ExitCode::from(code),
         Err(CommandError::Failed(reason)) => end(&reason, FAILURE),
         Err(CommandError::Usage(reason)) => end(&reason, USAGE),
     }
@@ -153,6 +158,7 @@ async fn run(scope: &ScopeArguments, command: &Command) -> Result<(), CommandErr
         Command::Kubeconfig(arguments) => kubeconfig::run(scope, arguments).await,
         Command::On(arguments) => on::run(scope, arguments).await,
         Command::Operations(arguments) => operations::run(scope, arguments).await,
+        Command::Migrate(arguments) => migrate::run(scope, arguments).await,
         Command::Uninstall(arguments) => uninstall::run(scope, arguments).await,
         Command::Cache(arguments) => cache::run(scope, arguments).await,
         Command::Completion(arguments) => completion::script(arguments),

@@ -10,7 +10,7 @@
 //! | `account_api.rs` | the API of accounts that the operator adds to the user's API server, for `kubeconfig`, `on`, `operations` |
 //! | `account_kubeconfig.rs` | kubeconfigs for it |
 //! | `progress.rs` | how far each account is on its way to a goal, for `wait` |
-//! | `operator_client.rs` | calls of the operator's REST API, for `cache` and `why` alone |
+//! | `operator_client.rs` | calls of the operator's REST API, for `cache`, `why` and dry runs of `migrate` alone |
 //! | `commands/` | one file for each command; `change.rs` is `activate`, `deactivate`, `retry` and `adopt` |
 
 mod account_api;
@@ -28,6 +28,7 @@ mod commands {
     pub(super) mod describe;
     pub(super) mod kubeconfig;
     pub(super) mod list;
+    pub(super) mod migrate;
     pub(super) mod on;
     pub(super) mod operations;
     pub(super) mod uninstall;

@@ -38,6 +38,13 @@ pub(super) struct OperatorArguments {
     operator_namespace: Option<String>,
 }
 
+impl OperatorArguments {
+    /// The namespace that is given.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        self.operator_namespace.as_deref()
+    }
+}
+
 /// A way to the operator.
 pub(super) struct OperatorClient {
     client: Client,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kubesvc_core::State;
 use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::migration::MigrationPhase;
 use kubesvc_core::object_names::digest;
@@ -88,6 +89,13 @@ impl MigrationProgress {
         !self.missing.is_empty()
     }
 
+    /// Records that an account of the migration disappeared. Unless the migration deleted it, a person did.
+    pub fn record_deletion(&mut self, name: String) {
+        if !self.deleting.contains(&name) {
+            self.present.insert(name);
+        }
+    }
+
     /// Records that the API server refused to create an account. It is not tried again until its entry changes.
     pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
         self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));
@@ -123,11 +131,8 @@ impl MigrationProgress {
 
     fn restore(&mut self, observation: &MigrationObservation<'_>) {
         self.is_restored = true;
-        let standing = |wanted: Standing| {
-            let own = observation.own().filter(move |(_, fact)| fact.standing() == wanted);
-            own.map(|(name, _)| name.to_owned())
-        };
-        let in_flight: BTreeSet<String> = standing(Standing::InFlight).collect();
+        let own = observation.own().filter(|(_, fact)| fact.standing() == Standing::InFlight);
+        let in_flight: BTreeSet<String> = own.map(|(name, _)| name.to_owned()).collect();
         if !in_flight.is_empty() {
             self.wave = Some(Wave { members: in_flight, began: observation.now, ..Wave::default() });
         }
@@ -142,7 +147,11 @@ impl MigrationProgress {
             MigrationPhase::Running | MigrationPhase::Soaking | MigrationPhase::Paused
         );
         if is_under_way {
-            self.failed = standing(Standing::Failed).collect();
+            // One that is ORPHANED lost its agents later, perhaps with the last leader; its wave may be long over.
+            let failed = observation
+                .own()
+                .filter(|(_, fact)| fact.standing() == Standing::Failed && fact.state == State::Failed);
+            self.failed = failed.map(|(name, _)| name.to_owned()).collect();
         }
         let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
         let reason = ready

@@ -218,6 +218,17 @@ fn too_many_failures_pause_until_a_person_resumes() {
 }
 
 #[test]
+fn accounts_that_lost_their_agents_with_the_last_leader_stop_no_migration() {
+    let mut bench = Bench::new(4, json!({"patterns": ["a.*"], "wave": {"size": 2, "soak": "0s"}}));
+    bench.next();
+    bench.next();
+    bench.settle(State::Active);
+    bench.accounts.values_mut().for_each(|fact| fact.state = State::Orphaned);
+    bench.progress = MigrationProgress::default();
+    assert_eq!(names(bench.next()), 2, "{:?}", bench.status);
+}
+
+#[test]
 fn a_failed_account_that_is_tried_again_holds_up_neither_its_wave_nor_others() {
     let limits = json!({"maxFailed": "100%", "maxInFlight": 2});
     let mut bench =
