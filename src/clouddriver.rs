@@ -1,9 +1,11 @@
-//! Clouddriver, as the operator sees it: its account management, and what is known of the accounts registered there.
+//! Clouddriver, as the operator sees it: its account management, called or passed on, and what is known of the accounts registered there.
 
 mod client;
+mod proxy;
 mod registrations;
 #[cfg(test)]
 mod tests;
 
 pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles, StoredAccount};
+pub use proxy::{ClouddriverProxy, NotAnswered};
 pub use registrations::{AccountRegistration, Registrations};

@@ -15,6 +15,7 @@
 //! | `decide` | what a request does in each state; pure |
 //! | `account_writes` | the writes, and recovery from a crash between two of them |
 //! | `view` | accounts as REST shows them |
+//! | `credentials` | Clouddriver's account management, passed on, and accounts that follow it |
 //! | `dto`, `openapi` | the OpenAPI description |
 //! | `operations`, `operation_views` | operations on accounts, and their results |
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
@@ -27,6 +28,7 @@ mod agents;
 mod body;
 mod browsers;
 mod clouddrivers;
+mod credentials;
 mod dto;
 mod dynamic_accounts;
 mod error;
@@ -54,10 +56,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, delete, get, post};
 
 pub use account_defaults::{AccountDefaults, RuntimeSettings};
 pub use browsers::BrowserRules;
+pub use credentials::{AccountManagement, AccountManagementPorts, IntentSettlement};
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
@@ -144,6 +147,8 @@ pub struct RestPorts {
     pub operations: Arc<Operations>,
     /// Accounts that Clouddriver's credentials sources describe.
     pub source_accounts: Arc<SourceAccounts>,
+    /// Clouddriver's account management; `None`: it is not known where Clouddriver is.
+    pub credentials: Option<Arc<AccountManagement>>,
     /// Makes the leader, if this replica leads, look at all accounts again.
     pub look_at_accounts: Arc<dyn Fn() + Send + Sync>,
     /// Whether this process is ready to serve.
@@ -282,15 +287,22 @@ pub fn router(state: RestState) -> Router {
             "/armory/agent/operations/database",
             get(operations::get).post(operations::look_at_open),
         )
-        // Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
-        .route_slashed("/credentials", any(credentials))
-        .route("/credentials/{*rest}", any(credentials))
+        // Clouddriver's account management.
+        .route(
+            "/credentials",
+            get(credentials::list)
+                .post(credentials::add)
+                .put(credentials::put)
+                .fallback(credentials::pass_on),
+        )
+        .route("/credentials/", any(credentials::pass_on))
+        .route("/credentials/{*rest}", delete(credentials::delete).fallback(credentials::pass_on))
+        .fallback(credentials::unknown_route)
         .layer(from_fn_with_state(state.clone(), unknown_callers::hold_head))
         // Health, metrics and the OpenAPI description, at once whatever heads are held.
         .merge(health_routes())
         .route_slashed("/metrics", get(health::metrics))
         .route_slashed("/openapi.json", get(openapi::description))
-        .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)
         .layer(from_fn_with_state(browsers, browsers::guard))
@@ -312,11 +324,4 @@ fn health_routes() -> Router<RestState> {
         .route_slashed("/health/liveness", get(health::liveness))
         .route_slashed("/health/readiness", get(health::readiness))
         .route_slashed("/health/tasks", get(health::tasks))
-}
-
-async fn credentials() -> RestError {
-    RestError::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "requests to Clouddriver's account management are not forwarded yet; call Clouddriver itself, or /armory/accounts/dynamic here",
-    )
 }

@@ -51,6 +51,9 @@ pub enum ClientError {
         /// What it is to have.
         what: &'static str,
     },
+    /// The URL.
+    #[error("kubesvc.clouddriver.baseUrl is no URL that can be called")]
+    Url,
     /// The URL, or TLS.
     #[error("cannot prepare calls to kubesvc.clouddriver.baseUrl")]
     Client(#[source] reqwest::Error),
@@ -263,7 +266,7 @@ async fn bytes(answer: Response, most: usize) -> Result<Vec<u8>, CallFailure> {
     Ok(body)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
     std::fs::read(path).map_err(|error| ClientError::File(path.to_owned(), error))
 }
 

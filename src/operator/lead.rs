@@ -16,6 +16,7 @@ use crate::leases::{Leadership, Mandate};
 use crate::migration::Migrator;
 use crate::operations::OperationUpkeep;
 use crate::registration::Registrar;
+use crate::rest::IntentSettlement;
 use kubesvc_store::account_projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
@@ -35,6 +36,8 @@ pub(super) struct Leader {
     pub(super) migrator: Migrator,
     /// Registers accounts in Clouddriver, and lists its accounts; `None`: it is not called.
     pub(super) registrar: Option<Registrar>,
+    /// Settles writes that were passed on to Clouddriver; `None`: none are.
+    pub(super) settlement: Option<IntentSettlement>,
     /// Whether other replicas may exist.
     pub(super) has_peers: bool,
     /// Duration for which the leader's Lease is valid.
@@ -98,8 +101,13 @@ impl Leader {
                         registrar.run(&mandate, stop).await;
                     }
                 });
+                let settling = over.run_until_cancelled(async {
+                    if let Some(settlement) = &self.settlement {
+                        Box::pin(settlement.run(&mandate, stop)).await;
+                    }
+                });
                 let migrating = over.run_until_cancelled(self.migrator.run(&mandate, stop));
-                tokio::join!(controlling, sweeping, upkeep, registering, migrating);
+                tokio::join!(controlling, sweeping, upkeep, registering, migrating, settling);
             }
             Some(None) => {}
             None => warn!("this replica lost the lead before it began"),

@@ -23,13 +23,13 @@ use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
 use super::security_warnings;
-use super::settings::OperatorSettings;
+use super::settings::{ClouddriverTls, OperatorSettings, PassThrough};
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::clouddriver::{ClouddriverClient, ClouddriverTlsFiles, Registrations};
+use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles, Registrations};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::credentials_sources::CredentialsSources;
@@ -43,7 +43,9 @@ use crate::peers::Peers;
 use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
 use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
-use crate::rest::{RestPorts, RestState, StartupState};
+use crate::rest::{
+    AccountManagement, AccountManagementPorts, IntentSettlement, RestPorts, RestState, StartupState,
+};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::source_accounts::{DeclinedAccounts, SourceAccounts};
 use kubesvc_core::source_rules::SourceRules;
@@ -198,6 +200,11 @@ fn open_options(settings: &OperatorSettings, location: &RunLocation, replaces: b
     OpenOptions { vendor, claim: Some(InstallationClaim { by: location.installation.clone(), replaces }) }
 }
 
+fn tls_files(tls: &ClouddriverTls) -> ClouddriverTlsFiles {
+    let identity = tls.certificate_file.clone().zip(tls.key_file.clone());
+    ClouddriverTlsFiles { ca: tls.ca_file.clone(), identity }
+}
+
 impl Assembly<'_> {
     /// Starts the watches of accounts and of Secrets with credentials.
     fn watch_accounts_and_secrets(&self) -> WatchedCredentials {
@@ -272,8 +279,9 @@ impl Assembly<'_> {
         let gateway = self.gateway(&router, &operations, connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
+        let account_management = self.account_management()?;
         let exposition = self.exposition(
-            (&metrics, &registration_metrics, &migration_metrics),
+            (&metrics, &registration_metrics, &migration_metrics, account_management.as_deref()),
             &hub,
             of_accounts,
             &sources,
@@ -288,7 +296,9 @@ impl Assembly<'_> {
         let connected_agents = self.connected_agents(&hub, &leases);
         let source_accounts = self.source_accounts(sources);
         let migrator = self.migrator(&source_accounts, &migration_metrics)?;
-        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), source_accounts, exposition);
+        let clouddriver = (source_accounts, account_management);
+        let rest = self.rest_state(&hub, &readiness, Arc::clone(&operations), clouddriver, exposition);
+        let settlement = IntentSettlement::new(&rest, &leases.replicas);
         router.start(&self.background);
         let mut context =
             self.controller_context(kube, connected_agents, changed_agents, credentials, &leases, metrics);
@@ -305,6 +315,7 @@ impl Assembly<'_> {
             leadership: Arc::clone(&leases.leadership),
             migrator,
             registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
+            settlement,
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
             has_led: AtomicBool::new(false),
@@ -437,13 +448,8 @@ impl Assembly<'_> {
         let (Some(registrations), Some(base)) = (registrations, &clouddriver.base_url) else {
             return Ok(None);
         };
-        let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
-        let files = ClouddriverTlsFiles {
-            ca: clouddriver.tls.ca_file.clone(),
-            identity: clouddriver.tls.certificate_file.clone().zip(clouddriver.tls.key_file.clone()),
-        };
         let ports = RegistrationPorts {
-            clouddriver: Arc::new(ClouddriverClient::new(base, &clouddriver.push.user, &files)?),
+            clouddriver: Arc::new(self.clouddriver_client(base)?),
             accounts: Arc::clone(&self.accounts),
             store: Arc::clone(&self.store),
             projection: Arc::clone(&self.projection),
@@ -454,6 +460,29 @@ impl Assembly<'_> {
             metrics: metrics.clone(),
         };
         Ok(Some(Registrar::new(registration_policy(self.settings, &self.location), ports)))
+    }
+
+    /// Clouddriver's account management, passed on to others; `None`: it is not called.
+    fn account_management(&self) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
+        let clouddriver = &self.settings.clouddriver;
+        let Some(base) = &clouddriver.base_url else { return Ok(None) };
+        let (files, installation) = (tls_files(&clouddriver.tls), &self.location.installation.uid);
+        let accounts = &self.settings.dynamic_accounts;
+        let ports = AccountManagementPorts {
+            proxy: ClouddriverProxy::new(base, &files, installation)?,
+            accounts: Arc::new(self.clouddriver_client(base)?),
+            passes_all: clouddriver.pass_through == PassThrough::All,
+            passes_secrets: clouddriver.pass_secrets,
+            follows: accounts.interceptor && accounts.enabled,
+            poll: clouddriver.push.poll,
+        };
+        Ok(Some(Arc::new(AccountManagement::new(ports))))
+    }
+
+    fn clouddriver_client(&self, base: &str) -> Result<ClouddriverClient, OperatorError> {
+        let clouddriver = &self.settings.clouddriver;
+        let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
+        Ok(ClouddriverClient::new(base, &clouddriver.push.user, &tls_files(&clouddriver.tls))?)
     }
 
     fn migrator(
@@ -523,10 +552,11 @@ impl Assembly<'_> {
     /// Logs what the settings expose, and collects all metrics. Returns the function that renders them.
     fn exposition(
         &self,
-        (controller, registrations, migrations): (
+        (controller, registrations, migrations, account_management): (
             &ControllerMetrics,
             &RegistrationMetrics,
             &MigrationMetrics,
+            Option<&AccountManagement>,
         ),
         hub: &Hub,
         (router, operations, gateway): (&RequestRouter, &Operations, Option<&GatewayPort>),
@@ -545,6 +575,9 @@ impl Assembly<'_> {
         }));
         controller.register(&mut metrics.registry);
         registrations.register(&mut metrics.registry);
+        if let Some(account_management) = account_management {
+            account_management.register(&mut metrics.registry);
+        }
         migrations.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
@@ -649,7 +682,7 @@ impl Assembly<'_> {
         hub: &Arc<Hub>,
         readiness: &Arc<OperatorReadiness>,
         operations: Arc<Operations>,
-        source_accounts: Arc<SourceAccounts>,
+        (source_accounts, credentials): (Arc<SourceAccounts>, Option<Arc<AccountManagement>>),
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> RestState {
         let (accounts, wakes) = (Arc::clone(&self.accounts), Arc::clone(&self.wakes));
@@ -662,6 +695,7 @@ impl Assembly<'_> {
             cache: Arc::clone(&self.cache),
             operations,
             source_accounts,
+            credentials,
             look_at_accounts: Arc::new(move || {
                 wakes.wake_all(accounts.all().iter().map(|account| account.uid().to_owned()));
             }),

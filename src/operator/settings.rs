@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::hub::Pings;
 use crate::leases::Times;
 pub use cache::CacheSettings;
-pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PushSettings};
+pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PassThrough, PushSettings};
 pub use credentials_sources::CredentialsSourcesSettings;
 use kubesvc_core::cron::CronSchedule;
 use kubesvc_runtime::config::{
@@ -205,6 +205,8 @@ settings! {
         scan_batch_size: usize = key("scanBatchSize", count(1, 100_000), "572");
         /// pace of taking over
         scan_frequency: Duration = key("scanFrequencySeconds", seconds(1, DAY), "120");
+        /// an account that is added, changed or deleted at Clouddriver through /credentials is so here too
+        interceptor: bool = key("interceptor.enabled", FLAG, "true");
     }
 
     /// Limits on requests to the operator's own API server.

@@ -96,10 +96,20 @@ async fn bytes(
     media: MediaTypes,
 ) -> Result<(Bytes, BodyPermit), RestError> {
     check_media(&received.headers, media)?;
+    unparsed(state, &received.headers, received.body, received.caller).await
+}
+
+/// Reads a body whatever it is.
+pub(super) async fn unparsed(
+    state: &RestState,
+    headers: &HeaderMap,
+    body: Body,
+    caller: Option<ClientAddress>,
+) -> Result<(Bytes, BodyPermit), RestError> {
     let max_bytes = state.settings.max_body_bytes;
-    let expected = expected(&received.headers, max_bytes)?;
-    let mut permit = state.limits.body(received.caller);
-    let bytes = collect(received.body, max_bytes, expected, &mut permit).await?;
+    let expected = expected(headers, max_bytes)?;
+    let mut permit = state.limits.body(caller);
+    let bytes = collect(body, max_bytes, expected, &mut permit).await?;
     Ok((bytes, permit))
 }
 

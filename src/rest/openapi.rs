@@ -10,8 +10,8 @@ use utoipa::openapi::{ContentBuilder, Ref, RefOr, Required, Response, ResponseBu
 use utoipa::{Modify, OpenApi};
 
 use super::{
-    account_cache, accounts, agents, clouddrivers, dynamic_accounts, health, migrations, operations,
-    source_accounts,
+    account_cache, accounts, agents, clouddrivers, credentials, dynamic_accounts, health, migrations,
+    operations, source_accounts,
 };
 
 #[derive(OpenApi)]
@@ -27,6 +27,7 @@ use super::{
         (name = "accounts", description = "Accounts: each is a Kubernetes cluster, or some namespaces of one"),
         (name = "agents", description = "Connected agents"),
         (name = "operations", description = "Changes of an account's cluster through its agent, and what was done"),
+        (name = "clouddriver", description = "Clouddriver's account management, passed on"),
         (name = "replicas", description = "Replicas of the operator"),
         (name = "health", description = "Health, metrics and this document")
     ),
@@ -40,6 +41,7 @@ use super::{
         agents::list, agents::get, agents::disconnect, agents::elect,
         operations::run, operations::list, operations::get, operations::look_at_open, operations::settle,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
+        credentials::list, credentials::add, credentials::put, credentials::delete,
         health::health, health::liveness, health::readiness, health::tasks, health::metrics, description,
     )
 )]

@@ -117,19 +117,28 @@ impl RestState {
         let mut spec = KubesvcAccountSpec::default();
         given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
         let choice = Choice { zone: spec.zone_id, source: given.source };
-        match self.source_accounts.describe(entry, &choice).await {
+        self.described(entry, &choice).await.map(|wanted| AddStep::Make(Box::new(wanted)))
+    }
+
+    /// The account that an entry describes.
+    pub(super) async fn described(
+        &self,
+        entry: &SourceEntry,
+        choice: &Choice,
+    ) -> Result<SourceAccount, RestError> {
+        match self.source_accounts.describe(entry, choice).await {
             Ok(wanted) => {
                 let (without_effect, warnings) =
                     (&wanted.report.without_effect.named, &wanted.report.warnings);
                 if !without_effect.is_empty() || !warnings.is_empty() {
-                    let (account, source) = (&given.name, &*entry.source);
+                    let (account, source) = (&entry.name, &*entry.source);
                     info!(account, source, ?without_effect, ?warnings, "taken from a credentials source");
                 }
-                Ok(AddStep::Make(Box::new(wanted)))
+                Ok(wanted)
             }
-            Err(EntryError::Refused(why)) => Err(about(&given.name, &why)),
+            Err(EntryError::Refused(why)) => Err(about(&entry.name, &why)),
             Err(EntryError::Unreadable(why)) => {
-                Err(RestError::unavailable(format!("account {:?}: {why}", given.name)))
+                Err(RestError::unavailable(format!("account {:?}: {why}", entry.name)))
             }
         }
     }

@@ -37,6 +37,7 @@ mod credentials;
 mod fake_api;
 mod malformed;
 mod operations;
+mod passed_on;
 mod routes;
 mod serving;
 mod source_accounts;
@@ -99,7 +100,12 @@ fn agent(id: &str) -> AgentView {
     }
 }
 
-struct NoStore;
+/// A database with nothing in it but what Clouddriver's account management has there.
+#[derive(Default)]
+struct NoStore {
+    pushed: parking_lot::Mutex<Vec<kubesvc_store::PushedRow>>,
+    intents: parking_lot::Mutex<Vec<kubesvc_store::IntentRow>>,
+}
 
 #[async_trait]
 impl kubesvc_store::AccountStore for NoStore {
@@ -167,7 +173,7 @@ impl kubesvc_store::FenceStore for NoStore {
 #[async_trait]
 impl kubesvc_store::PushedStore for NoStore {
     async fn pushed(&self) -> Result<Vec<kubesvc_store::PushedRow>, StoreError> {
-        Ok(Vec::new())
+        Ok(self.pushed.lock().clone())
     }
 
     async fn put_pushed(&self, _: Option<Term>, _: &[kubesvc_store::PushedRow]) -> Result<(), StoreError> {
@@ -175,6 +181,34 @@ impl kubesvc_store::PushedStore for NoStore {
     }
 
     async fn delete_pushed(&self, _: Option<Term>, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl kubesvc_store::IntentStore for NoStore {
+    async fn intents(&self) -> Result<Vec<kubesvc_store::IntentRow>, StoreError> {
+        Ok(self.intents.lock().clone())
+    }
+
+    async fn begin_intents(&self, rows: &[kubesvc_store::IntentRow]) -> Result<Option<String>, StoreError> {
+        let mut intents = self.intents.lock();
+        let taken = rows.iter().find(|row| intents.iter().any(|other| other.name == row.name));
+        if taken.is_none() {
+            intents.extend_from_slice(rows);
+        }
+        Ok(taken.map(|row| row.name.clone()))
+    }
+
+    async fn count_intent_tries(&self, rows: &[kubesvc_store::IntentRow]) -> Result<(), StoreError> {
+        let mut intents = self.intents.lock();
+        let counted = intents.iter_mut().filter(|one| rows.iter().any(|row| row.name == one.name));
+        counted.for_each(|row| row.tries += 1);
+        Ok(())
+    }
+
+    async fn end_intents(&self, rows: &[kubesvc_store::IntentRow]) -> Result<(), StoreError> {
+        self.intents.lock().retain(|one| rows.iter().all(|row| row.name != one.name));
         Ok(())
     }
 }
@@ -417,10 +451,11 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             connected_agents: Arc::new(NoAgents),
             operations,
             source_accounts: Arc::new(source_accounts),
+            credentials: None,
             look_at_accounts: Arc::new(|| {}),
             peers: Arc::new(Peers::alone(identity())),
-            store: Arc::new(NoStore),
-            cache: Arc::new(NoStore),
+            store: Arc::new(NoStore::default()),
+            cache: Arc::new(NoStore::default()),
             readiness: Arc::new(MissingParts(missing)),
             tasks: TaskRegistry::default(),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
@@ -435,7 +470,7 @@ fn scripted_operations(accounts: &Arc<AccountIndex>, audit: AuditLog) -> Arc<Ope
             accounts: Arc::clone(accounts),
             requests: ScriptedCluster::new(|_, _| Ok((200, json!({})))),
             access: Arc::new(ScriptedAccess::default()),
-            store: Arc::new(NoStore),
+            store: Arc::new(NoStore::default()),
             replicas: Replicas::alone(&"replica".into()),
             audit,
             callers: Arc::default(),

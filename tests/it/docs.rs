@@ -94,7 +94,6 @@ impl Reference {
                     let name = row.environment_name().map(|name| format!("`{name}`"));
                     (&mut now, name.unwrap_or_default())
                 }
-                SettingUse::Later(capability) => (&mut not, format!("later: {capability}")),
                 SettingUse::Inert(why) => (&mut not, format!("no effect: {why}")),
                 SettingUse::Refused(RefusalRule { harmless: None, .. }) => {
                     (&mut not, "refused: not built".to_owned())

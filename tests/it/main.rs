@@ -23,6 +23,7 @@ mod clouddriver;
 mod cluster_identity;
 mod copy_database;
 mod crd_rules;
+mod credentials;
 mod credentials_sources;
 mod database_servers;
 mod docs;

@@ -338,7 +338,13 @@ async fn the_operator_may_end_at_any_write_of_a_migration() {
     .await;
 
     // A decline.
-    for (point, name) in ["migration-declined:before", "migration-declined:after"].into_iter().zip(&names) {
+    let decline = [
+        "migration-declined:before",
+        "migration-declined:after",
+        "migration-release:before",
+        "migration-release:after",
+    ];
+    for (point, name) in decline.into_iter().zip(&names) {
         one.world.operator().terminate().await;
         one.world.operator().launch_with(&[("KUBESVC_CRASH_AT", point)]);
         one.world.operator().ready().await;
@@ -349,12 +355,12 @@ async fn the_operator_may_end_at_any_write_of_a_migration() {
     }
     // A deletion while nobody leads.
     one.world.operator().terminate().await;
-    one.world.delete(&names[2]).await;
+    one.world.delete(&names[4]).await;
     one.world.operator().start().await;
-    one.world.until_gone(&names[2]).await;
-    eventually("the three accounts are declined", MAX_WAIT, async || {
+    one.world.until_gone(&names[4]).await;
+    eventually("the five accounts are declined", MAX_WAIT, async || {
         let (code, said) = one.plugin(&["--all", "--dry-run"]).await;
-        if code == 0 && said.contains("3 declined") { Ok(()) } else { Err(said) }
+        if code == 0 && said.contains("5 declined") { Ok(()) } else { Err(said) }
     })
     .await;
 
@@ -367,7 +373,7 @@ async fn the_operator_may_end_at_any_write_of_a_migration() {
         must(one.world.operator().ended(MAX_WAIT).await);
     }
     one.world.operator().start().await;
-    for name in &names[3..] {
+    for name in &names[5..] {
         one.world.until_gone(name).await;
     }
     one.until("m", MigrationPhase::Complete, "RolledBack").await;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | entry → account | [`convert`]: the object, what its credential is, and a report |
 //! | account → entry | [`restored`]: the fields of the spec and those without effect, without credentials |
+//! | entry → change | [`change_of`]: what it changes in an account that exists |
 //! | entry → hash | [`source_hash`]: tells a changed entry from one that was written anew |
 //!
 //! A bad entry is a [`EntryRefusal`] in its own [`Conversion`] and hides no other entry. Single fields are read by
@@ -134,6 +135,36 @@ fn migrated(
         ..ObjectMeta::default()
     };
     Ok(MigratedAccount { object: KubesvcAccount { metadata, spec, status: None }, credential })
+}
+
+/// Converts an entry to the change that it is to an account that exists: fields that it does not have get their defaults,
+/// as in Clouddriver. The credential is that of the entry, if it has one; the input has none.
+///
+/// # Errors
+/// The entry is refused, with all its problems.
+pub fn change_of(
+    entry: &SourceEntry,
+    settings: ConversionSettings<'_>,
+) -> Result<(AccountInput, Option<EntryCredential>), EntryRefusal> {
+    let (mut problems, mut report) = (Vec::new(), Report::default());
+    check_name(entry, &mut problems, &mut report);
+    let SortedFields { mut used, cluster_source, .. } =
+        fields::sort(&entry.definition, &mut problems, &mut report);
+    let has_source = cluster_source.values().any(|value| *value != Value::Bool(false));
+    let credential = has_source
+        .then(|| credential::choose(&entry.name, cluster_source, &Choice::default(), settings, &mut problems))
+        .flatten();
+    for field in fields::STORED {
+        used.entry(field).or_insert(Value::Null);
+    }
+    used.insert("name".to_owned(), Value::from(entry.name.as_str()));
+    match AccountInput::read(used) {
+        Ok(input) if problems.is_empty() => Ok((input, credential)),
+        read => {
+            problems.extend(read.err().map(|problem| EntryProblem::field(problem.to_string())));
+            Err(EntryRefusal { problems })
+        }
+    }
 }
 
 fn check_name(entry: &SourceEntry, problems: &mut Vec<EntryProblem>, report: &mut Report) {

@@ -78,6 +78,9 @@ pub const POINTS: &[&str] = points![
     "push-create",
     "push-replace",
     "push-delete",
+    "intent-row",
+    "credentials-call",
+    "intent-end",
 ];
 
 /// Returns `usual` seconds or, with the feature `failpoints`, the value of this environment variable, with which

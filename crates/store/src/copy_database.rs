@@ -107,6 +107,9 @@ pub async fn copy(
     let pushed = from.pushed().await?;
     to.replace_pushed(&pushed).await?;
     copied.pushed = pushed.len();
+    // What is not settled yet is settled by the operator on the new database.
+    to.end_intents(&to.intents().await?).await?;
+    to.begin_intents(&from.intents().await?).await?;
     Ok(copied)
 }
 

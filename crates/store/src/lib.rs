@@ -31,6 +31,7 @@ pub use clouddriver_accounts::{
 };
 pub use error::{Malformed, StoreError};
 pub use fences::{BatchClaim, Fence, FenceCheck, FenceStore, RaiseOutcome, StoredFence};
+pub use intents::{IntentRow, IntentStore};
 pub use leader_terms::{Term, TermStore};
 pub use migrations::InstallationClaim;
 pub use namespaces::{MAX_NAMESPACES, NamespaceList, NamespaceStore};
@@ -52,6 +53,7 @@ pub mod copy_database;
 mod dialect;
 mod error;
 mod fences;
+mod intents;
 mod leader_terms;
 mod migrations;
 mod mysql;
@@ -72,7 +74,14 @@ mod vendor_accounts;
 /// `last_updated` is stamped with this process's clock, and only on rows that change.
 #[async_trait]
 pub trait Store:
-    AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore + OperationStore + PushedStore
+    AccountStore
+    + NamespaceStore
+    + AssignmentStore
+    + FenceStore
+    + TermStore
+    + OperationStore
+    + PushedStore
+    + IntentStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<(), StoreError>;

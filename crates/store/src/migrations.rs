@@ -11,6 +11,7 @@ use super::cache::relations::RELATIONS;
 use super::cache::scopes::SCOPES;
 use super::dialect::Dialect;
 use super::error::SqlFault;
+use super::intents::INTENTS;
 use super::operations::rows::{HISTORY, OPEN};
 use super::pushed::PUSHED;
 use super::sql::ConnectionOf;
@@ -33,7 +34,7 @@ macro_rules! steps {
         $crate::migrations::steps!(
             $folder: "0001_accounts" "0002_locks" "0003_meta" "0004_assignments" "0005_caching" "0006_connections"
                 "0007_cache" "0008_cache_rel" "0009_resourceversion" "0010_ops" "0011_ops_history" "0012_installation"
-                "0013_ops_warnings" "0014_pushed"
+                "0013_ops_warnings" "0014_pushed" "0015_intents"
         )
     };
     ($folder:literal: $($name:literal)+) => {
@@ -69,7 +70,7 @@ struct OwnTable {
 }
 
 /// The tables of this version.
-fn tables() -> [OwnTable; 12] {
+fn tables() -> [OwnTable; 13] {
     let table = |version, name, columns, key| OwnTable { version, name, columns, key };
     let with = |of: &SqlTable, more: &[&'static str]| {
         let is_added =
@@ -109,6 +110,7 @@ fn tables() -> [OwnTable; 12] {
         table(11, HISTORY.name, with(&HISTORY, &[]), HISTORY.key),
         table(12, INSTALLATION_TABLE, vec!["id", "namespace_uid", "namespace", "claimed_at"], &["id"]),
         table(14, PUSHED.name, with(&PUSHED, &["last_updated"]), PUSHED.key),
+        table(15, INTENTS.name, with(&INTENTS, &[]), INTENTS.key),
     ]
 }
 

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use super::{DAY, PATH};
 use kubesvc_runtime::config::{
-    ConfigError, FLAG, HTTP_URL, NAMESPACES, SettingType, Values, count, group, key, seconds,
+    ConfigError, FLAG, FromSetting, HTTP_URL, NAMESPACES, SettingType, Values, count, group, key, seconds,
 };
 use kubesvc_runtime::settings;
 
@@ -14,6 +16,10 @@ settings! {
     pub struct ClouddriverSettings {
         /// URL of Clouddriver, such as `http://spin-clouddriver.spinnaker:7002`; none: it is not called
         base_url: Option<String> = key("baseUrl", HTTP_URL, "");
+        /// which paths REST passes on to Clouddriver: /credentials alone, or all that are not its own
+        pass_through: PassThrough = key("passThrough", SettingType::Choice(&["none", "all"]), "none");
+        /// pass GET /credentials/type/… and …/history on too, whose answers have resolved secrets
+        pass_secrets: bool = key("passSecrets", FLAG, "false");
         /// How Clouddriver is called over TLS.
         tls: ClouddriverTls = group("tls");
         /// Accounts registered in Clouddriver.
@@ -59,6 +65,18 @@ settings! {
     }
 }
 
+/// Which paths besides `/credentials` are passed on to Clouddriver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PassThrough {
+    /// None.
+    None,
+    /// All that are not REST's own.
+    All,
+}
+
+impl FromSetting for PassThrough {}
+
 /// Refuses settings that need others which are not set.
 pub(super) fn checked(
     settings: ClouddriverSettings,
@@ -71,6 +89,12 @@ pub(super) fn checked(
     }
     if settings.push.enabled && !values.is_true("kubesvc.gateway.enabled") {
         return wants(PUSH, "kubesvc.gateway.enabled: true, the API of accounts that Clouddriver then uses");
+    }
+    if settings.pass_through == PassThrough::All && settings.base_url.is_none() {
+        return wants(
+            "kubesvc.clouddriver.passThrough",
+            "kubesvc.clouddriver.baseUrl: the URL of Clouddriver",
+        );
     }
     match (&settings.tls.certificate_file, &settings.tls.key_file) {
         (Some(_), None) => wants(

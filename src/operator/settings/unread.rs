@@ -1,6 +1,6 @@
 //! The keys of the operator's file that have no effect, or are refused, each with the reason.
 
-use kubesvc_runtime::config::Unread::{self, Inert, Later, Refused};
+use kubesvc_runtime::config::Unread::{self, Inert, Refused};
 use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS};
 
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
@@ -99,11 +99,6 @@ pub(super) const KEYS: &[Unread] = &[
         ANY,
         "kubesvc.cache",
         &[("namespaceExpiryMinutes", "age of remembered namespaces")],
-    ),
-    Later(
-        "migration",
-        "kubesvc",
-        &[("dynamicAccounts.interceptor.enabled", FLAG, "take over accounts that Clouddriver adds")],
     ),
     Inert(
         "operations reach their replica directly, not by scanning a table",

@@ -140,12 +140,12 @@ async fn adding_without_a_credentials_source_says_what_to_do_instead() {
 }
 
 #[tokio::test]
-async fn documented_calls_that_are_not_built_are_501_and_say_so() {
+async fn calls_to_clouddriver_are_501_and_name_the_setting_while_it_is_not_known_where_it_is() {
     for (method, path, word) in [
-        ("GET", "/credentials", "Clouddriver"),
-        ("POST", "/credentials", "Clouddriver"),
-        ("DELETE", "/credentials/x", "Clouddriver"),
-        ("GET", "/credentials/type/kubernetes", "Clouddriver"),
+        ("GET", "/credentials", "kubesvc.clouddriver.baseUrl"),
+        ("POST", "/credentials", "kubesvc.clouddriver.baseUrl"),
+        ("DELETE", "/credentials/x", "kubesvc.clouddriver.baseUrl"),
+        ("GET", "/credentials/type/kubernetes", "kubesvc.clouddriver.baseUrl"),
     ] {
         let answer = call(method, path, None, "").await;
         assert_eq!(answer.status, 501, "{method} {path}");

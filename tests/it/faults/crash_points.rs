@@ -58,10 +58,20 @@ const LATER_PASSAGES: &[&str] = &[
 const LATER_RENEWALS: &[&str] = &["lease:before#5", "lease:after#6", "replica-lease:after#3"];
 
 /// Points that are tried elsewhere: `followers.rs` has those that only a replica reaches that does not lead,
-/// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts, and
-/// `registration/failures.rs` those of accounts registered in Clouddriver.
-const ELSEWHERE: &[&str] =
-    &["agent-report:", "operation-", "request-open:", "gateway-", "pushed-row:", "push-"];
+/// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts,
+/// `registration/failures.rs` those of accounts registered in Clouddriver, and `credentials/crashes.rs` those of calls that
+/// are passed on to it.
+const ELSEWHERE: &[&str] = &[
+    "agent-report:",
+    "operation-",
+    "request-open:",
+    "gateway-",
+    "pushed-row:",
+    "push-",
+    "intent-",
+    "credentials-call:",
+    "migration-",
+];
 
 /// Points that are reached only where several replicas are possible, which excludes SQLite. They are first reached at
 /// startup, before the operator is ready.

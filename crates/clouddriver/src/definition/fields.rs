@@ -34,6 +34,21 @@ enum Fate {
     WithoutEffect,
 }
 
+/// The fields of an entry that are stored in a spec, but for `requiredGroupMembership`, which becomes `permissions`.
+pub(super) const STORED: [&str; 11] = [
+    "environment",
+    "accountType",
+    "context",
+    "namespaces",
+    "omitNamespaces",
+    "kinds",
+    "omitKinds",
+    "metrics",
+    "onlySpinnakerManaged",
+    "customResources",
+    "permissions",
+];
+
 fn fate(field: &str) -> Fate {
     match field {
         "name" | "type" | "@type" => Fate::Framing,

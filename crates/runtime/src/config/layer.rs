@@ -405,13 +405,6 @@ impl Walk<'_> {
             return self.values.asked(row, refusal, id, node, (&written, origin));
         }
         if !matches!(row.used, SettingUse::Read(_)) {
-            if matches!(row.used, SettingUse::Later(_))
-                && !has_placeholder(node)
-                && let Err(read) = row.kind.read(node)
-            {
-                self.values.problems.push(wrong(row, &written, read.0, origin));
-                return;
-            }
             return self.unread(row, origin);
         }
         let key = if row.is_repeated() { written } else { row.key.clone() };

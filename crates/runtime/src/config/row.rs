@@ -28,8 +28,6 @@ pub struct SettingRow {
 pub enum SettingUse {
     /// It is read. Contains the default as it would be written; empty: not set.
     Read(&'static str),
-    /// It is known, and will be read once this capability exists.
-    Later(&'static str),
     /// It is accepted but has no effect, for this reason.
     Inert(&'static str),
     /// It protects something in a way that is not implemented: refused, unless it asks for what happens anyway.
@@ -53,8 +51,6 @@ pub struct RefusalRule {
 pub enum Unread {
     /// Accepted without effect: reason, type, group, and each key with its meaning.
     Inert(&'static str, SettingType, &'static str, &'static [(&'static str, &'static str)]),
-    /// Read once this capability exists: capability, group, and each key with its type and meaning.
-    Later(&'static str, &'static str, &'static [(&'static str, SettingType, &'static str)]),
     /// Security settings that are not implemented: what does not happen and what to do, [`RefusalRule::moot_by`], group,
     /// and each key with its type, the value that asks for what happens anyway (empty: none), and its meaning.
     Refused(
@@ -153,12 +149,6 @@ impl Unread {
                     SettingRow::new(key(group, name), kind, SettingUse::Inert(why), about)
                 };
                 rows.extend(keys.iter().map(inert));
-            }
-            Self::Later(capability, group, keys) => {
-                let later = |&(name, kind, about): &(&str, _, _)| {
-                    SettingRow::new(key(group, name), kind, SettingUse::Later(capability), about)
-                };
-                rows.extend(keys.iter().map(later));
             }
             Self::Refused(why, moot_by, group, keys) => {
                 rows.extend(keys.iter().map(|&(name, kind, harmless, about)| {

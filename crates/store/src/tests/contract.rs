@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 
 use crate::{
-    AccountChanges, AccountStore, Assignment, AssignmentChanges, MAX_NAMESPACES, NamespaceList, PushedRow,
-    Store, StoreError, StoredAccounts,
+    AccountChanges, AccountStore, Assignment, AssignmentChanges, IntentRow, MAX_NAMESPACES, NamespaceList,
+    PushedRow, Store, StoreError, StoredAccounts,
 };
 use kubesvc_core::account_row::AccountRow;
 
@@ -36,7 +36,8 @@ macro_rules! contract_tests {
             a_space_at_the_end_makes_another_name_or_none,
             the_pools_are_told,
             a_later_term_ends_the_earlier_ones, terms_that_begin_at_once_follow_one_another,
-            replicas_with_assignments_are_named, registered_accounts_are_kept_by_name_under_the_newest_term
+            replicas_with_assignments_are_named, registered_accounts_are_kept_by_name_under_the_newest_term,
+            writes_of_a_name_follow_one_another
         }
     };
     (@each $fresh:expr, $($story:ident),+) => {
@@ -524,4 +525,41 @@ pub(super) async fn registered_accounts_are_kept_by_name_under_the_newest_term(s
     store.delete_pushed(Some(second), "one", "u-1").await.expect("deleted");
     store.delete_pushed(Some(second), "one", "u-1").await.expect("there is none");
     assert_eq!(store.pushed().await.expect("read"), [rows[0].clone()]);
+}
+
+pub(super) async fn writes_of_a_name_follow_one_another(store: &dyn Store) {
+    let row = |name: &str, replica: &str, started_at: i64| IntentRow {
+        name: name.to_owned(),
+        verb: "POST".to_owned(),
+        body_hash: Some("ab".repeat(32)),
+        replica_id: replica.to_owned(),
+        started_at,
+        tries: 0,
+    };
+    let first = [row("a", "operator-0", 1), row("b", "operator-0", 1)];
+    assert_eq!(store.begin_intents(&first).await.expect("written"), None);
+    assert_eq!(store.begin_intents(&first).await.expect("written"), None, "the same again");
+    let second = [row("B", "operator-1", 2), row("b", "operator-1", 2), row("c", "operator-1", 2)];
+    assert_eq!(store.begin_intents(&second).await.expect("read").as_deref(), Some("b"));
+    assert_eq!(store.intents().await.expect("read"), first, "all or none");
+
+    store.end_intents(&second).await.expect("of another write");
+    store.count_intent_tries(&first[..1]).await.expect("counted");
+    let tried = IntentRow { tries: 1, ..first[0].clone() };
+    assert_eq!(store.intents().await.expect("read"), [tried, first[1].clone()]);
+    store.end_intents(&first[1..]).await.expect("ended");
+    assert_eq!(store.begin_intents(&second).await.expect("written"), None);
+    let names: Vec<String> = store.intents().await.expect("read").into_iter().map(|row| row.name).collect();
+    assert_eq!(names, ["a", "B", "b", "c"], "the oldest first");
+    store.end_intents(&first).await.expect("ended");
+    store.end_intents(&second).await.expect("ended");
+
+    let refused = store.begin_intents(&[row(&"n".repeat(256), "operator-0", 3)]).await;
+    assert!(matches!(refused, Err(StoreError::Refused { .. })));
+    let writers = (0..8).map(|at| async move {
+        let row = row("one", &format!("operator-{at}"), 4);
+        store.begin_intents(&[row]).await.expect("answered").is_none()
+    });
+    let begun = futures::future::join_all(writers).await;
+    assert_eq!(begun.into_iter().filter(|begun| *begun).count(), 1, "one of all at once");
 }

@@ -2,7 +2,7 @@ use tempfile::TempDir;
 
 use crate::copy_database::{Copied, ForeignTableRow, copy};
 use crate::tests::contract::row;
-use crate::{PushedRow, StoreError, VendorTables, open, open_database};
+use crate::{IntentRow, PushedRow, StoreError, VendorTables, open, open_database};
 use kubesvc_core::account_row::AccountRow;
 use kubesvc_testkit::databases::{Kind, shared};
 
@@ -50,6 +50,17 @@ fn pushed(name: &str) -> PushedRow {
     }
 }
 
+fn intent(name: &str) -> IntentRow {
+    IntentRow {
+        name: name.to_owned(),
+        verb: "PUT".to_owned(),
+        body_hash: None,
+        replica_id: "operator-0".to_owned(),
+        started_at: 1_700_000_000_000,
+        tries: 2,
+    }
+}
+
 /// Copies back and forth between two databases.
 async fn copies(from: &str, to: &str) {
     let rows: Vec<AccountRow> =
@@ -62,6 +73,7 @@ async fn copies(from: &str, to: &str) {
         from.put_others(&others).await.expect("written");
         assert_eq!(from.others().await.expect("read"), others);
         from.put_pushed(None, &[pushed("row-000"), pushed("row-001")]).await.expect("written");
+        from.begin_intents(&[intent("row-000")]).await.expect("written");
     }
     let mut seen = (0, 0);
     let copied = copy(from, to, false, |done, of| seen = (done, of)).await.expect("copied");
@@ -77,7 +89,9 @@ async fn copies(from: &str, to: &str) {
         assert_eq!(to.others().await.expect("read"), others);
         assert_eq!(to.pushed().await.expect("read"), [pushed("row-000"), pushed("row-001")]);
         to.put_accounts(&[row("more", "uid-more")]).await.expect("written");
+        assert_eq!(to.intents().await.expect("read"), [intent("row-000")]);
         to.put_pushed(None, &[pushed("more")]).await.expect("written");
+        to.begin_intents(&[intent("more")]).await.expect("written");
     }
     let error = copy(from, to, false, |_, _| {}).await.expect_err("refused");
     assert!(
@@ -95,6 +109,7 @@ async fn copies(from: &str, to: &str) {
     assert_eq!(copied, wanted);
     let to = open(to, VendorTables::Refuse).await.expect("it opens");
     assert_eq!(to.accounts().await.expect("the accounts").rows, rows);
+    assert_eq!(to.intents().await.expect("read"), [intent("row-000")]);
     assert_eq!(
         to.pushed().await.expect("read"),
         [pushed("row-000"), pushed("row-001")],

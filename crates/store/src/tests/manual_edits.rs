@@ -384,6 +384,7 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         "DELETE FROM kubesvc_schema_migrations WHERE version = 13; \
          ALTER TABLE kubesvc_ops_history DROP COLUMN warnings",
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 14; DROP TABLE kubesvc_pushed",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 15; DROP TABLE kubesvc_intents",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
@@ -393,7 +394,7 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);
-        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 14").await;
+        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 15").await;
     }
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
@@ -414,7 +415,7 @@ pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
     }
     assert_eq!(rows(&*stores[0]).await.len(), 6);
-    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 14").await;
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 15").await;
 }
 
 /// Writes an assignment of this account for each of these agents, with this `reachable`.

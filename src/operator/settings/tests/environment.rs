@@ -19,7 +19,7 @@ fn a_variable_lies_over_the_files() {
         ("KUBESVC_WATCHNAMESPACES", "a,b"),
         ("KUBESVC_DYNAMICACCOUNTS_ENABLED", "false"),
         ("KUBESVC_GRPC_SERVER_ADDRESS", ""),
-        ("KUBESVC_DYNAMICACCOUNTS_INTERCEPTOR_ENABLED", "not read, so not looked at"),
+        ("KUBESVC_LOADBALANCER", "not read, so not looked at"),
     ];
     let loaded = with("server.port: 2\nkubesvc.grpc.server.address: h\n", &env).expect("valid");
     let s = &loaded.settings;
@@ -79,7 +79,7 @@ fn a_flag_lies_over_everything() {
 
     let wrong = loaded.set("server.port", "x", "--port").expect_err("no port").to_string();
     assert!(wrong.starts_with("flag --port: `server.port` is \"x\", but must be"), "{wrong}");
-    for key in ["kubesvc.dynamicAccounts.interceptor.enabled", "nothing", "logging.fields.a", "", "a..b"] {
+    for key in ["kubesvc.loadBalancer", "nothing", "logging.fields.a", "", "a..b"] {
         assert!(loaded.set(key, "x", "--f").is_err(), "{key} is not a scalar setting that is read");
     }
     assert_eq!(loaded.settings.server.port, 3, "a refused flag changes nothing");

@@ -295,12 +295,10 @@ kubesvc:
   loadBalancer: mn
   operations.database.scan: {enabled: true, batch: {size: 3}}
   grpc.server.security: {enabled: false, privateKeyPassword: ''}
-  dynamicAccounts: {interceptor.enabled: false}
 ";
     let loaded = operator(yaml).expect("valid");
     assert_eq!(loaded.settings, defaults());
     let want = [
-        "c.yml:6: `kubesvc.dynamicAccounts.interceptor.enabled` is not read yet",
         "c.yml:3: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
         "c.yml:4: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
          not by scanning a table (and 1 more places)",

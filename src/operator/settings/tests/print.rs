@@ -70,6 +70,8 @@ kubesvc:
     credentialScanNamePatterns: []  # default
     scanBatchSize: 572  # default
     scanFrequencySeconds: 120  # default
+    interceptor:
+      enabled: false  # c.yml:5
   kubernetes:
     qps: 200  # default
     burst: 400  # default
@@ -91,6 +93,8 @@ kubesvc:
     vars:
     fileRoots: []  # default
     baseUrl: null  # default
+    passThrough: "none"  # default
+    passSecrets: false  # default
     tls:
       caFile: null  # default
       certificateFile: null  # default
@@ -165,7 +169,6 @@ logging:
   fields:
     "[a.b]": "\"c\" #d"  # c.yml:6
     "e": "f"  # c.yml:6
-# kubesvc.dynamicAccounts.interceptor.enabled is not read yet  # c.yml:5
 "#;
     assert_eq!(files.short(&loaded.print()), want);
     assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));

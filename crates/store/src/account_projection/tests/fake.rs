@@ -160,6 +160,25 @@ impl crate::PushedStore for Fake {
 }
 
 #[async_trait]
+impl crate::IntentStore for Fake {
+    async fn intents(&self) -> Result<Vec<crate::IntentRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn begin_intents(&self, _: &[crate::IntentRow]) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
+    async fn count_intent_tries(&self, _: &[crate::IntentRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn end_intents(&self, _: &[crate::IntentRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[async_trait]
 impl NamespaceStore for Fake {
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         self.answers().map(|()| lists.iter().map(|list| list.uid.clone()).collect())

@@ -1,0 +1,145 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn each_path_is_the_call_that_clouddriver_reads() {
+    use CredentialsCall as Call;
+    let named = |name: &str| name.to_owned();
+    for (method, path, call) in [
+        ("POST", "/credentials", Call::Create),
+        ("POST", "/credentials/", Call::Create),
+        ("POST", "//credentials;a=b", Call::Create),
+        ("PUT", "/credentials", Call::Upsert),
+        ("PUT", "/credentials/prod", Call::Update(named("prod"))),
+        ("PUT", "/credentials/gr%C3%B6%C3%9Fe%201", Call::Update(named("größe 1"))),
+        ("DELETE", "/credentials/a%2Fb", Call::Delete(named("a/b"))),
+        ("DELETE", "/credentials/./x/../prod;v=1", Call::Delete(named("prod"))),
+        ("DELETE", "/credentials/type", Call::Delete(named("type"))),
+        ("GET", "/credentials/type", Call::Read),
+        ("GET", "/credentials", Call::Read),
+        ("GET", "/credentials/history", Call::Read),
+        ("GET", "/credentials/prod/authorized", Call::Read),
+        ("PATCH", "/credentials/prod", Call::Other),
+        ("POST", "/kubernetes/ops", Call::Elsewhere),
+        ("POST", "/credentials/../kubernetes/ops", Call::Elsewhere),
+        ("POST", "/credentials/%2e%2e/kubernetes/ops", Call::Elsewhere),
+        ("GET", "/credentialsx", Call::Elsewhere),
+        ("GET", "/credentials/%ff", Call::Elsewhere),
+        ("GET", "*", Call::Elsewhere),
+    ] {
+        assert_eq!(Call::of(method, path), call, "{method} {path}");
+    }
+    for path in [
+        "/credentials/type/kubernetes",
+        "/credentials/type/kubernetes/",
+        "/credentials/%74ype/kubernetes",
+        "/credentials/%2574ype/kubernetes",
+        "/credentials;x/type;y/kubernetes",
+        "/%63redentials/type/aws",
+        "//credentials//type//aws",
+        "/x/../credentials/type/aws",
+        "/credentials/type%2Faws",
+        "/credentials/type%5Caws",
+        "/credentials/%2e/type/aws",
+        "/credentials/prod/history",
+        "/credentials/prod/hist%6Fry",
+        "/credentials/type/history",
+    ] {
+        for method in ["GET", "HEAD", "POST", "DELETE"] {
+            assert_eq!(Call::of(method, path), Call::Secrets, "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn a_body_names_the_kubernetes_accounts_in_it() {
+    let names = |call: &CredentialsCall, body: &str| {
+        AccountsWrite::of(call, body.as_bytes())
+            .map(|write| write.accounts.into_keys().collect::<Vec<_>>().join(","))
+    };
+    let create = CredentialsCall::Create;
+    for (body, expected) in [
+        (r#"{"type":"kubernetes","name":"a"}"#, "a"),
+        (r#"{"type":"kubernetes","name":"a"} x"#, "a"),
+        (r#"{"type":"kubernetes","name":"a","name":"b"}"#, "b"),
+        (
+            r#"[{"type":"kubernetes","name":"b"},{"type":"aws","name":"c"},{"type":"kubernetes","name":"a"}]"#,
+            "a,b",
+        ),
+        (r#"{"@type":"kubernetes","name":"a"}"#, ""),
+        (r#"{"type":"kubernetes"}"#, ""),
+        (r#"{"type":"kubernetes","name":1}"#, ""),
+        ("[]", ""),
+        ("", ""),
+        ("{", ""),
+        ("null", ""),
+    ] {
+        assert_eq!(names(&create, body).as_deref(), Some(expected), "{body}");
+    }
+    let update = CredentialsCall::Update("a".to_owned());
+    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"a"}"#).as_deref(), Some("a"));
+    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"b"}"#).as_deref(), Some(""), "400 there");
+    assert_eq!(names(&CredentialsCall::Delete("a".to_owned()), "").as_deref(), Some("a"));
+    assert_eq!(names(&CredentialsCall::Read, r#"{"type":"kubernetes","name":"a"}"#), None);
+    let many = json!(vec![json!({"type": "kubernetes", "name": "a"}); MAX_FOLLOWED + 1]).to_string();
+    assert_eq!(names(&create, &many).as_deref(), Some(""));
+}
+
+fn known() -> impl Strategy<Value = Option<KnownAccount>> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    proptest::option::of(flags.prop_map(|(is_static, is_kept, is_leaving, is_of_write)| KnownAccount {
+        is_static,
+        owner: is_kept.then(|| "Argo CD".to_owned()),
+        is_leaving,
+        is_of_write,
+    }))
+}
+
+const VERBS: [WriteVerb; 3] = [WriteVerb::Post, WriteVerb::Put, WriteVerb::Delete];
+
+proptest! {
+    /// What a write leads to is stable: looking again changes nothing more, whatever of it was done before.
+    #[test]
+    fn effects_protect_what_is_not_rests_to_change(known in known(), verb in 0..3usize, present: bool) {
+        let (verb, presence) = (VERBS[verb], if present { AccountPresence::Present } else { AccountPresence::Absent });
+        let follow_up = follow_up(verb, presence, known.as_ref());
+        match (&follow_up, &known) {
+            (FollowUp::Create, known) => {
+                prop_assert!(known.is_none());
+                // The next look leaves what was made, and takes it back if Clouddriver has not the account after all.
+                let made = KnownAccount { is_of_write: true, ..KnownAccount::default() };
+                prop_assert!(matches!(super::follow_up(verb, presence, Some(&made)), FollowUp::Leave(_)));
+                prop_assert_eq!(super::follow_up(verb, AccountPresence::Absent, Some(&made)), FollowUp::Delete);
+            }
+            (FollowUp::Update | FollowUp::Delete, known) => {
+                let known = known.as_ref().expect("there is an account");
+                prop_assert!(!known.is_static && known.owner.is_none());
+                prop_assert_eq!(follow_up == FollowUp::Delete, presence == AccountPresence::Absent);
+            }
+            (FollowUp::Wait(_), known) => prop_assert!(known.as_ref().is_some_and(|known| known.is_leaving)),
+            (FollowUp::Leave(why), _) => prop_assert!(!why.is_empty()),
+        }
+        // Nothing but a deletion, or what the write itself made, deletes.
+        if follow_up == FollowUp::Delete && verb != WriteVerb::Delete {
+            prop_assert!(known.is_some_and(|known| known.is_of_write) && verb == WriteVerb::Post);
+        }
+    }
+
+    #[test]
+    fn no_text_is_too_odd(method in "GET|PUT|DELETE", path in "/\\PC{0,40}", body in proptest::collection::vec(any::<u8>(), 0..64)) {
+        let call = CredentialsCall::of(&method, &path);
+        let _ = AccountsWrite::of(&call, &body);
+    }
+
+    #[test]
+    fn encodings_do_not_hide_secrets(kind in "[a-z]{1,6}", twice: bool) {
+        let encode = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+        let mut path = format!("/{}/{}/{kind}", encode("credentials"), encode("type"));
+        if twice {
+            path = path.replace('%', "%25");
+        }
+        prop_assert_eq!(CredentialsCall::of("GET", &path), CredentialsCall::Secrets);
+    }
+}

@@ -1,0 +1,266 @@
+//! `/credentials`: Clouddriver's account management, passed on; and with `kubesvc.clouddriver.passThrough: all`, every
+//! path that is not REST's own.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `writes` | writes of accounts: the intent before the call, what follows from its answer |
+//! | `followed` | what becomes of the account here |
+//! | `settlement` | intents whose write has no known end, at the leader |
+//!
+//! Clouddriver decides first, and its answer is always the caller's. Nothing of a body or of a credential is logged.
+
+mod followed;
+mod settlement;
+mod writes;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::Response;
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::debug;
+
+use super::RestState;
+use super::dto::AccountDefinition;
+use super::error::{ErrorBody, RestError, no_route};
+use super::memory_limit::MemoryPermit;
+use crate::clouddriver::{ClouddriverAccounts, ClouddriverProxy, NotAnswered};
+use kubesvc_clouddriver::interception::{AccountsWrite, CredentialsCall};
+
+pub use settlement::IntentSettlement;
+
+/// Maximum number of calls that are passed on at once.
+const MAX_PASSED_ON: usize = 2000;
+/// Media types that a form of any web page can send.
+const FORM_TYPES: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
+
+/// How Clouddriver's account management is served.
+pub struct AccountManagementPorts {
+    /// Passes calls on.
+    pub proxy: ClouddriverProxy,
+    /// Lists Clouddriver's accounts.
+    pub accounts: Arc<dyn ClouddriverAccounts>,
+    /// Whether every path that is not REST's own is passed on.
+    pub passes_all: bool,
+    /// Whether calls are passed on whose answers have resolved secrets.
+    pub passes_secrets: bool,
+    /// Whether accounts here follow what is written there.
+    pub follows: bool,
+    /// Interval of Clouddriver's polls.
+    pub poll: Duration,
+}
+
+/// Clouddriver's account management, and what is under way there.
+pub struct AccountManagement {
+    ports: AccountManagementPorts,
+    places: Arc<Semaphore>,
+    /// Writes of this process whose intents it will end: name and start.
+    under_way: Mutex<HashSet<(String, i64)>>,
+    /// Start of the last write, in epoch milliseconds. No two have the same.
+    last_start: AtomicI64,
+    metrics: AccountManagementMetrics,
+}
+
+#[derive(Default)]
+struct AccountManagementMetrics {
+    results: Family<[(&'static str, &'static str); 1], Counter>,
+    intents: Gauge,
+    oldest: Gauge,
+}
+
+impl AccountManagement {
+    /// Serves it with these ports.
+    pub fn new(ports: AccountManagementPorts) -> Self {
+        Self {
+            ports,
+            places: Arc::new(Semaphore::new(MAX_PASSED_ON)),
+            under_way: Mutex::default(),
+            last_start: AtomicI64::new(0),
+            metrics: AccountManagementMetrics::default(),
+        }
+    }
+
+    /// Registers the metrics under `kubesvc_clouddriver_…`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_clouddriver");
+        let AccountManagementMetrics { results, intents, oldest } = &self.metrics;
+        let help = "Accounts written through /credentials, by what became of the account here";
+        registry.register("followed_writes", help, results.clone());
+        let help = "Writes through /credentials whose end is not known, on the leader";
+        registry.register("intents", help, intents.clone());
+        let help = "Age of the oldest of them, in seconds";
+        registry.register("oldest_intent_seconds", help, oldest.clone());
+    }
+
+    /// The start of a write, in epoch milliseconds.
+    fn next_start(&self) -> i64 {
+        let now = Timestamp::now().as_millisecond();
+        let next = |last: i64| Some(now.max(last + 1));
+        match self.last_start.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(last) | Err(last) => now.max(last + 1),
+        }
+    }
+
+    fn place(&self) -> Result<OwnedSemaphorePermit, RestError> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            RestError::unavailable(format!(
+                "this replica passes {MAX_PASSED_ON} calls on to Clouddriver already; try again"
+            ))
+        })
+    }
+
+    /// Passes a call on. The answer holds the place until its end.
+    async fn send(
+        &self,
+        call: &Parts,
+        body: Bytes,
+        place: OwnedSemaphorePermit,
+    ) -> Result<Response, NotAnswered> {
+        let answer = self.ports.proxy.pass_on(call, body).await?;
+        Ok(answer.map(|body| {
+            axum::body::Body::new(body.map_frame(move |frame| {
+                let _held = &place;
+                frame
+            }))
+        }))
+    }
+}
+
+impl From<NotAnswered> for RestError {
+    fn from(error: NotAnswered) -> Self {
+        const SETTING: &str = "kubesvc.clouddriver.baseUrl";
+        debug!(?error, "a call has no answer of Clouddriver's");
+        match error {
+            NotAnswered::Loop => Self::new(
+                StatusCode::LOOP_DETECTED,
+                format!("{SETTING} leads back to kubesvc: it must be an address of Clouddriver itself"),
+            ),
+            NotAnswered::NotSent(why) => Self::new(
+                StatusCode::BAD_GATEWAY,
+                format!("the call was not sent: Clouddriver cannot be reached ({SETTING}): {why}"),
+            ),
+            NotAnswered::Unknown(why) => Self::new(
+                StatusCode::GATEWAY_TIMEOUT,
+                format!("outcome unknown: Clouddriver was sent the call, and has not answered: {why}"),
+            ),
+        }
+    }
+}
+
+/// The fallback for paths that are not REST's own.
+pub(super) async fn unknown_route(state: State<RestState>, request: Request) -> Result<Response, RestError> {
+    match &state.credentials {
+        Some(credentials) if credentials.ports.passes_all => pass_on(state, request).await,
+        _ => Err(no_route().await),
+    }
+}
+
+/// Passes a call on to Clouddriver.
+pub(super) async fn pass_on(State(state): State<RestState>, request: Request) -> Result<Response, RestError> {
+    let Some(credentials) = state.credentials.clone() else {
+        return Err(RestError::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "set kubesvc.clouddriver.baseUrl, the URL of Clouddriver, to which these calls are passed on",
+        ));
+    };
+    let (mut parts, body) = request.into_parts();
+    let call = CredentialsCall::of(parts.method.as_str(), parts.uri.path());
+    match call {
+        CredentialsCall::Secrets if !credentials.ports.passes_secrets => {
+            return Err(RestError::new(
+                StatusCode::FORBIDDEN,
+                "the answer would have resolved secrets: kubesvc.clouddriver.passSecrets: true passes such calls on",
+            ));
+        }
+        CredentialsCall::Elsewhere if !credentials.ports.passes_all => return Err(no_route().await),
+        _ => {}
+    }
+    refuse_forms(&parts.method, &parts.headers)?;
+    let caller = parts.extensions.get().copied();
+    let (body, memory) = super::body::unparsed(&state, &parts.headers, body, caller).await?;
+    // What this connection is known by stays here.
+    parts.extensions.clear();
+    let place = credentials.place()?;
+    match AccountsWrite::of(&call, &body) {
+        Some(write) => {
+            let held = MemoryPermit::default().with(memory);
+            let written = |state: RestState| async move {
+                state.pass_write_on(&credentials, write, (parts, body), place).await
+            };
+            state.to_the_end(held, written).await
+        }
+        None => Ok(credentials.send(&parts, body, place).await?),
+    }
+}
+
+/// Refuses what a form of any web page could send.
+fn refuse_forms(method: &Method, headers: &HeaderMap) -> Result<(), RestError> {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|given| given.to_str().ok());
+    let essence = media_type.and_then(|given| given.split(';').next()).unwrap_or_default().trim();
+    if *method == Method::POST && FORM_TYPES.iter().any(|form| form.eq_ignore_ascii_case(essence)) {
+        return Err(RestError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send JSON, with the header Content-Type: application/json",
+        ));
+    }
+    Ok(())
+}
+
+macro_rules! documented {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        pub(super) async fn $name(state: State<RestState>, request: Request) -> Result<Response, RestError> {
+            pass_on(state, request).await
+        }
+    };
+}
+
+documented! {
+    /// List Clouddriver's accounts, as Clouddriver answers.
+    #[utoipa::path(get, path = "/credentials", operation_id = "listCredentials", tag = "clouddriver",
+        responses((status = 200, description = "Clouddriver's answer, as all other codes but these"),
+            (status = 501, description = "kubesvc.clouddriver.baseUrl is not set", body = ErrorBody),
+            (status = 502, description = "The call was not sent", body = ErrorBody),
+            (status = 504, description = "The outcome is unknown", body = ErrorBody)))]
+    list
+}
+documented! {
+    /// Add an account to Clouddriver, and then here.
+    #[utoipa::path(post, path = "/credentials", operation_id = "addCredentials", tag = "clouddriver",
+        request_body(content = AccountDefinition, description = "Clouddriver's definition, with type: kubernetes"),
+        responses((status = 200, description = "Clouddriver's answer; X-Kubesvc-Result says what became of the account here"),
+            (status = 409, description = "kubesvc registered the account, or another write of it is under way", body = ErrorBody),
+            (status = 501, description = "kubesvc.clouddriver.baseUrl is not set", body = ErrorBody)))]
+    add
+}
+documented! {
+    /// Add or replace an account in Clouddriver; an account here follows.
+    #[utoipa::path(put, path = "/credentials", operation_id = "putCredentials", tag = "clouddriver",
+        request_body(content = AccountDefinition, description = "Clouddriver's definition, with type: kubernetes"),
+        responses((status = 200, description = "Clouddriver's answer; X-Kubesvc-Result says what became of the account here"),
+            (status = 409, description = "kubesvc registered the account, or another write of it is under way", body = ErrorBody),
+            (status = 501, description = "kubesvc.clouddriver.baseUrl is not set", body = ErrorBody)))]
+    put
+}
+documented! {
+    /// Remove an account from Clouddriver, and then here.
+    #[utoipa::path(delete, path = "/credentials/{accountName}", operation_id = "deleteCredentials", tag = "clouddriver",
+        params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+        responses((status = 200, description = "Clouddriver's answer; X-Kubesvc-Result says what became of the account here"),
+            (status = 409, description = "kubesvc registered the account, or another write of it is under way", body = ErrorBody),
+            (status = 501, description = "kubesvc.clouddriver.baseUrl is not set", body = ErrorBody)))]
+    delete
+}

@@ -1,0 +1,245 @@
+//! A write of Clouddriver's accounts: its intent is stored, it is passed on once, and the account here follows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::request::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use hyper::body::Bytes;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::AccountManagement;
+use super::followed::{Followed, WrittenAccount};
+use crate::clouddriver::NotAnswered;
+use crate::rest::RestState;
+use crate::rest::error::RestError;
+use kubesvc_clouddriver::interception::{AccountPresence, AccountsWrite, WriteVerb};
+use kubesvc_clouddriver::registration::folded_name;
+use kubesvc_core::spinnaker::is_account_name;
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_store::{IntentRow, StoreError};
+
+/// Time for which a write waits for another one of the same name.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Delay between two attempts to store an intent.
+const TURN_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Maximum age of an intent when its call is sent: a replica that was suspended meanwhile does not send it.
+const MAX_UNSENT: Duration = Duration::from_secs(15);
+/// Time limit for the account here to follow; the leader goes on after that.
+const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum length of the header's value, in characters.
+const MAX_RESULT_CHARS: usize = 512;
+
+const RESULT: HeaderName = HeaderName::from_static("x-kubesvc-result");
+
+/// The intents of one write. The leader may settle those that this process no longer knows.
+struct HeldIntents {
+    credentials: Arc<AccountManagement>,
+    rows: Vec<IntentRow>,
+}
+
+impl Drop for HeldIntents {
+    fn drop(&mut self) {
+        let mut under_way = self.credentials.under_way.lock();
+        for row in &self.rows {
+            under_way.remove(&(row.name.clone(), row.started_at));
+        }
+    }
+}
+
+impl RestState {
+    /// Passes a write on, and answers what Clouddriver does.
+    pub(super) async fn pass_write_on(
+        &self,
+        credentials: &Arc<AccountManagement>,
+        write: AccountsWrite,
+        (call, body): (Parts, Bytes),
+        place: OwnedSemaphorePermit,
+    ) -> Result<Response, RestError> {
+        self.refuse_registered(&write).await?;
+        let followed: Vec<&str> =
+            write.accounts.keys().map(String::as_str).filter(|name| is_account_name(name)).collect();
+        let follows = credentials.ports.follows && self.watches_accounts().is_ok();
+        if !follows || followed.is_empty() {
+            return Ok(credentials.send(&call, body, place).await?);
+        }
+        let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
+        let begun = Instant::now();
+        let sent = async {
+            if begun.elapsed() > MAX_UNSENT {
+                return Err(NotAnswered::NotSent("kubesvc was suspended; try again".to_owned()));
+            }
+            credentials.send(&call, body, place).await
+        };
+        let mut answer = match crash_points::around(Some("credentials-call"), sent).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                match &error {
+                    NotAnswered::Unknown(_) => self.hand_over(&intents).await,
+                    NotAnswered::Loop | NotAnswered::NotSent(_) => self.end_intents(&intents).await,
+                }
+                return Err(error.into());
+            }
+        };
+        let result = match write_answer(write.verb, &answer) {
+            WriteAnswer::Refused => {
+                self.end_intents(&intents).await;
+                return Ok(answer);
+            }
+            WriteAnswer::Unknown => {
+                let why = format!("outcome unknown, Clouddriver answered {}", answer.status().as_u16());
+                Followed::Pending(why)
+            }
+            WriteAnswer::Done => {
+                let following = self.follow_all(&write, &intents);
+                tokio::time::timeout(FOLLOW_TIMEOUT, following)
+                    .await
+                    .unwrap_or_else(|_| Followed::Pending("the Kubernetes API server is slow".to_owned()))
+            }
+        };
+        match &result {
+            Followed::Pending(_) => self.hand_over(&intents).await,
+            _ => self.end_intents(&intents).await,
+        }
+        credentials.metrics.results.get_or_create(&[("result", result.word())]).inc();
+        info!(accounts = ?followed, verb = write.verb.as_str(), %result, "a write of Clouddriver's accounts");
+        answer.headers_mut().insert(RESULT, header_value(&result.to_string()));
+        Ok(answer)
+    }
+
+    /// Refuses names of accounts that kubesvc registered in Clouddriver, in any case of their letters.
+    async fn refuse_registered(&self, write: &AccountsWrite) -> Result<(), RestError> {
+        let Some(first) = write.accounts.keys().next() else { return Ok(()) };
+        let rows = self.store.pushed().await;
+        let rows = rows.map_err(|error| RestError::database(&error, first, "the registered accounts"))?;
+        let folded: Vec<String> = write.accounts.keys().map(|name| folded_name(name)).collect();
+        let Some(row) = rows.iter().find(|row| folded.contains(&folded_name(&row.name))) else {
+            return Ok(());
+        };
+        Err(RestError::conflict(match self.accounts.by_uid(&row.account_uid) {
+            Some(account) => {
+                let (namespace, name) = (&account.metadata.namespace, &account.metadata.name);
+                let name = name.as_deref().unwrap_or_default();
+                format!(
+                    "managed by kubesvc account {}/{name}; change it there",
+                    namespace.as_deref().unwrap_or_default()
+                )
+            }
+            None => format!(
+                "managed by kubesvc, which removes account {:?} from Clouddriver; try again",
+                row.name
+            ),
+        }))
+    }
+
+    /// Stores an intent for each name, once no other write of it is under way.
+    async fn begin_intents(
+        &self,
+        credentials: &Arc<AccountManagement>,
+        verb: WriteVerb,
+        names: &[&str],
+        body: &[u8],
+    ) -> Result<HeldIntents, RestError> {
+        let hash = hex::encode(Sha256::digest(body));
+        let started_at = credentials.next_start();
+        let rows: Vec<IntentRow> = names
+            .iter()
+            .map(|name| IntentRow {
+                name: (*name).to_owned(),
+                verb: verb.as_str().to_owned(),
+                body_hash: Some(hash.clone()),
+                replica_id: self.settings.replica_id.to_string(),
+                started_at,
+                tries: 0,
+            })
+            .collect();
+        credentials.under_way.lock().extend(rows.iter().map(|row| (row.name.clone(), row.started_at)));
+        let intents = HeldIntents { credentials: Arc::clone(credentials), rows };
+        let until = Instant::now() + TURN_TIMEOUT;
+        loop {
+            let begun = self.store.begin_intents(&intents.rows);
+            let taken = crash_points::around(Some("intent-row"), begun).await.map_err(|error| {
+                // Whether it was stored is not known; nothing is sent.
+                RestError::database(&error, &intents.rows[0].name, "the intent of a write")
+            })?;
+            match taken {
+                None => return Ok(intents),
+                Some(name) if Instant::now() >= until => {
+                    return Err(RestError::conflict(format!(
+                        "another write of account {name:?} is under way, or its outcome is not known yet; try again"
+                    )));
+                }
+                Some(_) => tokio::time::sleep(TURN_RETRY_DELAY).await,
+            }
+        }
+    }
+
+    /// Lets the accounts here follow a write that Clouddriver has carried out.
+    async fn follow_all(&self, write: &AccountsWrite, intents: &HeldIntents) -> Followed {
+        let presence =
+            if write.verb == WriteVerb::Delete { AccountPresence::Absent } else { AccountPresence::Present };
+        let mut results = Vec::new();
+        for row in &intents.rows {
+            let account = WrittenAccount {
+                name: &row.name,
+                verb: write.verb,
+                started_at: row.started_at,
+                tries: 0,
+                definition: write.accounts.get(&row.name).cloned(),
+                source: "/credentials",
+            };
+            results.push(self.follow(presence, &account).await);
+        }
+        Followed::of_all(results)
+    }
+
+    async fn end_intents(&self, intents: &HeldIntents) {
+        let ending = crash_points::around(Some("intent-end"), self.store.end_intents(&intents.rows)).await;
+        left_behind(intents, ending);
+    }
+
+    /// Leaves a write to the leader.
+    async fn hand_over(&self, intents: &HeldIntents) {
+        left_behind(intents, self.store.count_intent_tries(&intents.rows).await);
+    }
+}
+
+/// An intent that cannot be changed is settled by the leader, which finds that its process no longer knows it.
+fn left_behind(intents: &HeldIntents, result: Result<(), StoreError>) {
+    if let Err(error) = result {
+        let accounts: Vec<&str> = intents.rows.iter().map(|row| row.name.as_str()).collect();
+        warn!(?accounts, error = %chain(&error), "cannot end the intent of a write; the leader will");
+    }
+}
+
+/// What an answer says about a write.
+enum WriteAnswer {
+    Done,
+    Refused,
+    Unknown,
+}
+
+/// Of a success, only what Clouddriver itself would answer counts: a page of a proxy in between is none.
+fn write_answer(verb: WriteVerb, answer: &Response) -> WriteAnswer {
+    let media_type = answer.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_json = media_type.is_some_and(|media_type| media_type.starts_with(b"application/json"));
+    let fits = is_json || (verb == WriteVerb::Delete && media_type.is_none());
+    match answer.status() {
+        status if status.is_success() && fits => WriteAnswer::Done,
+        status if status.is_success() || status.is_server_error() => WriteAnswer::Unknown,
+        StatusCode::REQUEST_TIMEOUT => WriteAnswer::Unknown,
+        _ => WriteAnswer::Refused,
+    }
+}
+
+/// A text as the value of a header: other than printable ASCII is percent-encoded.
+fn header_value(text: &str) -> HeaderValue {
+    let encoded = percent_encoding::utf8_percent_encode(text, percent_encoding::CONTROLS).to_string();
+    let encoded: String = encoded.chars().take(MAX_RESULT_CHARS).collect();
+    HeaderValue::from_str(&encoded).unwrap_or_else(|_| HeaderValue::from_static("pending"))
+}
