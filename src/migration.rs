@@ -30,7 +30,7 @@ use crate::connected_agents::LeaderClock;
 use crate::informers::{AccountIndex, AccountKey};
 use crate::leases::Mandate;
 use crate::source_accounts::{ReadDeclined, SourceAccounts};
-use facts::AccountFacts;
+use facts::FactIndex;
 use kubesvc_clouddriver::migration::{MigrationRules, MigrationSelection, SelectionError, scanner_rules};
 use kubesvc_core::KubesvcMigration;
 use kubesvc_core::lifecycle::Tick;
@@ -39,7 +39,7 @@ use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects};
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::work_queue::WorkQueue;
 pub use metrics::MigrationMetrics;
-use running::{Origin, RunningMigration};
+use running::{MigrationOrigin, RunningMigration};
 
 /// Name of the migration that the documented settings describe.
 const SCANNER: &str = "scanner";
@@ -120,8 +120,8 @@ struct LeaderMigrations<'m> {
 /// What the task of a leadership knows.
 #[derive(Default)]
 struct LeaderState {
-    facts: AccountFacts,
-    migrations: BTreeMap<Origin, RunningMigration>,
+    facts: FactIndex,
+    migrations: BTreeMap<MigrationOrigin, RunningMigration>,
     declined: Option<ReadDeclined>,
     /// When Secrets of accounts and declined accounts were last looked for.
     looked_at: Tick,
@@ -175,7 +175,7 @@ impl Migrator {
         };
         if let Some(scanner) = &self.scanner {
             let running = RunningMigration::of_settings(SCANNER, scanner);
-            term.state.lock().await.migrations.insert(Origin::Settings, running);
+            term.state.lock().await.migrations.insert(MigrationOrigin::Settings, running);
         }
         tokio::join!(term.watch(stop), term.work(stop));
     }
@@ -215,11 +215,11 @@ impl LeaderMigrations<'_> {
     fn take_objects(&self, state: &mut LeaderState) {
         let seen = self.seen.lock();
         state.migrations.retain(|origin, _| match origin {
-            Origin::Settings => true,
-            Origin::Object(name) => seen.contains_key(name),
+            MigrationOrigin::Settings => true,
+            MigrationOrigin::Object(name) => seen.contains_key(name),
         });
         for (name, object) in seen.iter() {
-            let origin = Origin::Object(name.clone());
+            let origin = MigrationOrigin::Object(name.clone());
             let running =
                 state.migrations.entry(origin).or_insert_with(|| RunningMigration::of_object(name, object));
             running.take_object(object);

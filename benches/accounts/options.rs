@@ -21,9 +21,11 @@ pub(crate) enum Benchmark {
     Crowd,
     /// Time until another replica leads, and the cost of an agent at a follower.
     Replicas,
+    /// Duration of a migration.
+    Migration,
 }
 
-const ALL: [Benchmark; 7] = [
+const ALL: [Benchmark; 8] = [
     Benchmark::P1,
     Benchmark::P2,
     Benchmark::P9,
@@ -31,6 +33,7 @@ const ALL: [Benchmark; 7] = [
     Benchmark::Idle,
     Benchmark::Crowd,
     Benchmark::Replicas,
+    Benchmark::Migration,
 ];
 
 impl fmt::Display for Benchmark {
@@ -43,6 +46,7 @@ impl fmt::Display for Benchmark {
             Self::Idle => "idle",
             Self::Crowd => "crowd",
             Self::Replicas => "replicas",
+            Self::Migration => "migration",
         })
     }
 }

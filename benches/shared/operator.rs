@@ -49,6 +49,8 @@ pub(crate) struct Site {
     cache: String,
     /// Port of the API of accounts, if it is served.
     gateway: Option<u16>,
+    /// File of Clouddriver that is a credentials source.
+    source: Option<String>,
 }
 
 /// Settings of `kubesvc.cache` under which nothing is cached.
@@ -127,6 +129,7 @@ impl Site {
             calls: ports::free(),
             cache: NO_CACHE.into(),
             gateway: None,
+            source: None,
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -146,6 +149,7 @@ impl Site {
             calls: ports::free(),
             cache: NO_CACHE.into(),
             gateway: None,
+            source: None,
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -156,6 +160,9 @@ impl Site {
         let address = if self.gateway.is_some() { "'*'" } else { "127.0.0.1" };
         let gateway =
             self.gateway.map(|port| format!("  gateway: {{enabled: true, server: {{port: {port}}}}}\n"));
+        let source = self.source.as_ref().map(|path| {
+            format!("  clouddriver: {{sources: [{{name: file, type: file, paths: ['{path}']}}]}}\n")
+        });
         format!(
             "server: {{address: {address}, port: {rest}}}
 kubesvc:
@@ -166,7 +173,7 @@ kubesvc:
   # No limit of its own: what is measured is how fast it can be.
   kubernetes: {{qps: 0, registrationQps: 0}}
   cache: {cache}
-{gateway}logging: {{level: info, format: json}}
+{gateway}{source}logging: {{level: info, format: json}}
 ",
             rest = self.rest,
             hub = self.hub,
@@ -175,12 +182,25 @@ kubesvc:
             grace = orphan_grace.as_secs(),
             cache = self.cache,
             gateway = gateway.unwrap_or_default(),
+            source = source.unwrap_or_default(),
         )
     }
 
     /// Serves the API of accounts, from the next start on, on all addresses.
     pub(crate) fn with_gateway(mut self, orphan_grace: Duration) -> Result<Self, String> {
         self.gateway = Some(ports::free());
+        self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
+        Ok(self)
+    }
+
+    /// Adds a file of Clouddriver as a credentials source, from the next start on.
+    pub(crate) fn with_source(
+        mut self,
+        orphan_grace: Duration,
+        name: &str,
+        text: &str,
+    ) -> Result<Self, String> {
+        self.source = Some(self.folder.write(name, text)?.display().to_string());
         self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
         Ok(self)
     }

@@ -10,7 +10,7 @@ use kubesvc_runtime::work_queue::WorkQueue;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct AccountFacts {
+pub(super) struct FactIndex {
     pub(super) by_name: BTreeMap<String, AccountFact>,
     names: HashMap<AccountKey, String>,
     /// Accounts whose kubeconfig is a file of Clouddriver and that wait to be activated.
@@ -23,7 +23,7 @@ pub(super) struct AccountFacts {
     pub(super) removals: u64,
 }
 
-impl AccountFacts {
+impl FactIndex {
     /// Takes in the accounts that changed.
     pub(super) fn take(&mut self, accounts: &AccountIndex, changed: &WorkQueue<AccountKey>) {
         for key in changed.try_take(usize::MAX) {

@@ -11,12 +11,12 @@ use prometheus_client::registry::Registry;
 use kubesvc_core::KubesvcMigrationStatus;
 
 /// Labels of the gauge: the migration, and which of its accounts.
-type Label = [(&'static str, String); 2];
+type MigrationLabel = [(&'static str, String); 2];
 
 /// Metrics of migrations. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct MigrationMetrics {
-    accounts: Family<Label, Gauge>,
+    accounts: Family<MigrationLabel, Gauge>,
     shown: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -55,6 +55,6 @@ fn counts(status: &KubesvcMigrationStatus) -> [(&'static str, i32); 4] {
     [("total", status.total), ("done", status.done), ("active", status.active), ("failed", status.failed)]
 }
 
-fn label(migration: &str, of: &'static str) -> Label {
+fn label(migration: &str, of: &'static str) -> MigrationLabel {
     [("migration", migration.to_owned()), ("of", of.to_owned())]
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use super::Scanner;
-use super::facts::AccountFacts;
+use super::facts::FactIndex;
 use crate::source_accounts::{Assessments, ReadDeclined, SourceAccounts};
 use kubesvc_clouddriver::migration::{
     MigrationAction, MigrationObservation, MigrationProgress, MigrationRules, MigrationSelection, Plan,
@@ -17,7 +17,7 @@ use kubesvc_core::{FORCE_ROLLBACK_ANNOTATION, KubesvcMigration, KubesvcMigration
 
 /// Where a migration is described.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
+pub(super) enum MigrationOrigin {
     /// In the documented settings.
     Settings,
     /// In the object of this name.
@@ -107,7 +107,7 @@ impl RunningMigration {
         &mut self,
         accounts: &SourceAccounts,
         declined: &ReadDeclined,
-        facts: &AccountFacts,
+        facts: &FactIndex,
         now: Tick,
     ) {
         let (Ok(selection), Some(age)) = (&self.selection, accounts.sources.age()) else { return };
@@ -137,7 +137,7 @@ impl RunningMigration {
     /// The next action; `None`: nothing is to be done now.
     pub(super) fn decide(
         &mut self,
-        facts: &AccountFacts,
+        facts: &FactIndex,
         declined: &ReadDeclined,
         now: Tick,
     ) -> Option<MigrationAction> {

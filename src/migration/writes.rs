@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, Preconditions};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::facts::AccountFacts;
+use super::facts::FactIndex;
 use super::running::RunningMigration;
 use super::{LeaderMigrations, MAX_LOOKED_FOR};
 use crate::informers::AccountKey;
@@ -35,7 +35,7 @@ use kubesvc_runtime::kube_access::{ErrorClass, KubeError, WriteOptions, none_if_
 use kubesvc_runtime::rate_limit::Urgency;
 
 /// Maximum number of concurrent writes.
-const MAX_CONCURRENT_WRITES: usize = 16;
+const MAX_CONCURRENT_WRITES: usize = 64;
 /// Options of all writes.
 const WRITE: WriteOptions = WriteOptions::with(Urgency::Rest);
 
@@ -69,7 +69,7 @@ impl LeaderMigrations<'_> {
     pub(super) async fn act(
         &self,
         running: &mut RunningMigration,
-        facts: &mut AccountFacts,
+        facts: &mut FactIndex,
         declined: &mut ReadDeclined,
         action: MigrationAction,
     ) -> Result<bool, KubeError> {
@@ -283,7 +283,7 @@ impl LeaderMigrations<'_> {
     }
 
     /// Lets accounts go that are being deleted.
-    pub(super) async fn release(&self, facts: &mut AccountFacts, names: &[String]) -> Result<(), KubeError> {
+    pub(super) async fn release(&self, facts: &mut FactIndex, names: &[String]) -> Result<(), KubeError> {
         for name in names {
             for account in self.ports.accounts.by_account_name(name) {
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
@@ -355,7 +355,7 @@ impl LeaderMigrations<'_> {
     }
 
     /// Looks for Secrets that people create for accounts whose kubeconfig only Clouddriver has.
-    pub(super) async fn look_for_secrets(&self, facts: &mut AccountFacts) -> Result<(), KubeError> {
+    pub(super) async fn look_for_secrets(&self, facts: &mut FactIndex) -> Result<(), KubeError> {
         for key in facts.waiting_for_secrets(MAX_LOOKED_FOR) {
             let secrets = self.ports.kube.namespaced::<Secret>(&key.namespace);
             if secrets.get_metadata(&credential_secret_name(&key.name)).await?.is_some() {

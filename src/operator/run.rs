@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -60,6 +61,8 @@ use kubesvc_runtime::work_queue::WorkQueue;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, InstallationClaim, OpenOptions, Store, StoreError, VendorTables};
 
+/// Minimum interval of reads of Clouddriver's table.
+const MIN_TABLE_RELOAD: Duration = Duration::from_secs(1);
 /// What the key of the hashes of sources' entries is derived for.
 const SOURCE_HASH_PURPOSE: &[u8] = b"credentials source";
 
@@ -602,7 +605,7 @@ impl Assembly<'_> {
         let sources = CredentialsSources::new(
             &settings.sources,
             settings.vars.clone(),
-            self.settings.table_reload,
+            self.settings.table_reload.max(MIN_TABLE_RELOAD),
             &location.kube,
             &location.namespace,
         );

@@ -98,8 +98,8 @@ settings! {
         cache: CacheSettings = group("kubesvc").read_as(cache::checked);
         /// Where Clouddriver's accounts are read.
         credentials_sources: CredentialsSourcesSettings = credentials_sources::source();
-        /// pace at which Clouddriver's table is read again while it is needed
-        table_reload: Duration = key("kubesvc.credentials.poller.reloadFrequencyMs", millis(1000, DAY_MS), "30000");
+        /// pace at which Clouddriver's table is read again while it is needed, at most once a second
+        table_reload: Duration = key("kubesvc.credentials.poller.reloadFrequencyMs", millis(1, DAY_MS), "30000");
         /// how replicas find one another; not set: local on SQLite, else kubernetes
         cluster_mode: ClusterMode = key(CLUSTER_MODE, CLUSTER_MODES, "").read_as(cluster_mode);
         /// How replicas find one another.

@@ -8,7 +8,7 @@ use super::observation::{MigrationObservation, Standing};
 use super::progress::MigrationProgress;
 
 /// Maximum number of accounts of one action. Settings and observations are looked at again between two actions.
-pub(super) const MAX_BATCH: usize = 64;
+pub(super) const MAX_BATCH: usize = 256;
 
 /// The first accounts, as many as an action may have.
 pub(super) fn batch<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String> {
