@@ -254,7 +254,9 @@ impl LeaderMigrations<'_> {
         for running in migrations.values_mut() {
             for _ in 0..MAX_ACTIONS {
                 facts.take(&self.ports.accounts, &self.changed);
-                running.take_sources(&self.ports.source_accounts, declined, facts, self.ports.ticks.now());
+                running
+                    .take_sources(&self.ports.source_accounts, declined, facts, self.ports.ticks.now())
+                    .await;
                 let Some(action) = running.decide(facts, declined, self.ports.ticks.now()) else { break };
                 if !self.mandate.holds() {
                     return Ok(());

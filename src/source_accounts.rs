@@ -131,8 +131,25 @@ impl SourceAccounts {
         Ok(SourceAccount { name: entry.name.clone(), object, kubeconfig, report: conversion.report })
     }
 
+    /// [`SourceAccounts::plan`] on a thread of its own, since thousands of kubeconfigs may have to be checked.
+    pub async fn plan_apart(
+        self: &Arc<Self>,
+        selection: MigrationSelection,
+        sources: MergedSources,
+        declined: DeclinedNames,
+        mut known: Assessments,
+        read: Tick,
+    ) -> (Plan, Assessments) {
+        let accounts = Arc::clone(self);
+        let planning = tokio::task::spawn_blocking(move || {
+            let plan = accounts.plan(&selection, &sources, &declined, &mut known, read);
+            (plan, known)
+        });
+        planning.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+
     /// What would become of the accounts of a selection. `read`: when the oldest of the last reads of the sources began.
-    pub fn plan(
+    fn plan(
         &self,
         selection: &MigrationSelection,
         sources: &MergedSources,

@@ -103,9 +103,9 @@ impl RunningMigration {
     }
 
     /// Plans, if the sources, the declined accounts or the selection changed.
-    pub(super) fn take_sources(
+    pub(super) async fn take_sources(
         &mut self,
-        accounts: &SourceAccounts,
+        accounts: &Arc<SourceAccounts>,
         declined: &ReadDeclined,
         facts: &FactIndex,
         now: Tick,
@@ -126,9 +126,11 @@ impl RunningMigration {
             }
             Some((_, at)) if now < at + self.interval => {}
             _ => {
-                let sources = accounts.sources.latest();
-                self.plan =
-                    Some(accounts.plan(selection, &sources, &declined.names, &mut self.assessments, read));
+                let (sources, known) = (accounts.sources.latest(), std::mem::take(&mut self.assessments));
+                let (selection, declined) = (selection.clone(), declined.names.clone());
+                let planning = accounts.plan_apart(selection, sources, declined, known, read);
+                let (plan, known) = planning.await;
+                (self.plan, self.assessments) = (Some(plan), known);
                 self.planned = Some((inputs, now));
             }
         }

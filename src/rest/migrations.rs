@@ -143,7 +143,7 @@ pub(super) async fn plan(
     let accounts = &state.source_accounts;
     let (sources, declined) =
         tokio::join!(accounts.sources.read_now(SOURCES_TIMEOUT), accounts.declined.read());
-    let plan = accounts.plan(&selection, &sources, &declined?.names, &mut Assessments::default(), 0);
+    let (plan, _) = accounts.plan_apart(selection, sources, declined?.names, Assessments::default(), 0).await;
     Ok(Json(MigrationPlan::from(&plan)))
 }
 

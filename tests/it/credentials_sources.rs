@@ -34,6 +34,11 @@ pub(crate) struct Clouddriver {
 
 impl Clouddriver {
     pub(crate) async fn new(kind: Kind) -> Self {
+        Self::with_rights(kind, "SELECT").await
+    }
+
+    /// With these rights of the reader on the table.
+    pub(crate) async fn with_rights(kind: Kind, rights: &str) -> Self {
         let server = shared(kind).await;
         let url = server.fresh_database().await;
         let name = url.rsplit('/').next().expect("a name").to_owned();
@@ -42,12 +47,12 @@ impl Clouddriver {
             Kind::MariaDb => (
                 "json",
                 format!(
-                    "CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT SELECT ON {name}.accounts TO {user}@'%'"
+                    "CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT {rights} ON {name}.accounts TO {user}@'%'"
                 ),
             ),
             Kind::PostgreSql => (
                 "jsonb",
-                format!("CREATE USER {user} PASSWORD '{PASSWORD}'; GRANT SELECT ON accounts TO {user}"),
+                format!("CREATE USER {user} PASSWORD '{PASSWORD}'; GRANT {rights} ON accounts TO {user}"),
             ),
         };
         let clouddriver = Self { server, url, name, user };

@@ -126,10 +126,11 @@ impl SourceSnapshot {
         Self { completeness: Completeness::Unread(why), ..self.clone() }
     }
 
-    /// Whether another snapshot of the source has the very same entries.
-    pub fn has_same_entries(&self, other: &Self) -> bool {
+    /// Whether another snapshot of the source says the same.
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
         let same = |one: &[Arc<SourceEntry>], other: &[Arc<SourceEntry>]| {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
+            one.len() == other.len()
+                && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other) || one == other)
         };
         self.completeness == other.completeness
             && self.bad == other.bad
