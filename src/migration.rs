@@ -42,7 +42,8 @@ pub use metrics::MigrationMetrics;
 use running::{MigrationOrigin, RunningMigration};
 
 /// Name of the migration that the documented settings describe.
-const SCANNER: &str = "scanner";
+/// It is no name that an object can have.
+const SCANNER: &str = "settings/scanner";
 /// Maximum number of actions of one migration before the others get their turn.
 const MAX_ACTIONS: usize = 8;
 /// Maximum number of accounts whose Secrets are looked for in one round.
@@ -174,7 +175,7 @@ impl Migrator {
             state: tokio::sync::Mutex::default(),
         };
         if let Some(scanner) = &self.scanner {
-            let running = RunningMigration::of_settings(SCANNER, scanner);
+            let running = RunningMigration::of_settings(SCANNER, scanner, &ports.source_accounts);
             term.state.lock().await.migrations.insert(MigrationOrigin::Settings, running);
         }
         tokio::join!(term.watch(stop), term.work(stop));
@@ -213,16 +214,18 @@ impl LeaderMigrations<'_> {
 
     /// Takes in which migrations there are.
     fn take_objects(&self, state: &mut LeaderState) {
-        let seen = self.seen.lock();
+        let (seen, accounts) = (self.seen.lock(), &self.ports.source_accounts);
         state.migrations.retain(|origin, _| match origin {
             MigrationOrigin::Settings => true,
             MigrationOrigin::Object(name) => seen.contains_key(name),
         });
         for (name, object) in seen.iter() {
             let origin = MigrationOrigin::Object(name.clone());
-            let running =
-                state.migrations.entry(origin).or_insert_with(|| RunningMigration::of_object(name, object));
-            running.take_object(object);
+            let running = state
+                .migrations
+                .entry(origin)
+                .or_insert_with(|| RunningMigration::of_object(name, object, accounts));
+            running.take_object(object, accounts);
         }
     }
 
@@ -235,7 +238,7 @@ impl LeaderMigrations<'_> {
         let LeaderState { facts, migrations, .. } = state;
         let runs = |name: &str| migrations.values().any(|running| running.name() == name);
         let names = facts.held_by_others(runs, MAX_RELEASED);
-        self.release(facts, &names).await
+        self.release(&names).await
     }
 
     /// Lets each migration make some steps.
@@ -251,23 +254,33 @@ impl LeaderMigrations<'_> {
             *declined = self.ports.source_accounts.declined.read().await?;
             self.look_for_secrets(facts).await?;
         }
+        let mut failed = None;
         for running in migrations.values_mut() {
-            for _ in 0..MAX_ACTIONS {
-                facts.take(&self.ports.accounts, &self.changed);
-                running
-                    .take_sources(&self.ports.source_accounts, declined, facts, self.ports.ticks.now())
-                    .await;
-                let Some(action) = running.decide(facts, declined, self.ports.ticks.now()) else { break };
-                if !self.mandate.holds() {
-                    return Ok(());
-                }
-                if !self.act(running, facts, declined, action).await? {
-                    break;
-                }
+            if let Err(error) = self.advance(running, facts, declined).await {
+                failed = failed.or(Some(error));
             }
             self.ports.metrics.show(running.name(), running.status());
         }
         self.ports.metrics.keep(migrations.values().map(RunningMigration::name));
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Lets one migration make some steps.
+    async fn advance(
+        &self,
+        running: &mut RunningMigration,
+        facts: &mut FactIndex,
+        declined: &mut ReadDeclined,
+    ) -> Result<(), KubeError> {
+        for _ in 0..MAX_ACTIONS {
+            facts.take(&self.ports.accounts, &self.changed);
+            let now = self.ports.ticks.now();
+            running.take_sources(&self.ports.source_accounts, declined, facts, now).await;
+            let Some(action) = running.decide(facts, declined, self.ports.ticks.now()) else { break };
+            if !self.mandate.holds() || !self.act(running, facts, declined, action).await? {
+                break;
+            }
+        }
         Ok(())
     }
 

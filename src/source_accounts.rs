@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use secrecy::SecretString;
+use tokio::sync::Semaphore;
 
 use crate::credentials_sources::{CredentialsSources, read_text_file_below};
 use crate::informers::AccountIndex;
@@ -38,12 +39,16 @@ pub struct SourceAccounts {
     pub declined: DeclinedAccounts,
     /// Namespace of the accounts.
     pub namespace: String,
+    /// Whether the operator watches that namespace.
+    pub is_watched: bool,
     /// Which credentials from outside that namespace they may use.
     pub rules: SourceRules,
     /// Where the files are that Clouddriver's accounts name.
     pub file_roots: Arc<[FileRoot]>,
     /// Key of the hashes of entries.
     pub hash_key: HashKey,
+    /// Held while somebody asks for a plan: one at a time.
+    pub planning: Arc<Semaphore>,
 }
 
 /// What the entries of one selection would become, by name. An entry is assessed again when it changes.

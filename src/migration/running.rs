@@ -13,6 +13,7 @@ use kubesvc_clouddriver::migration::{
     SelectionError, decide,
 };
 use kubesvc_core::lifecycle::Tick;
+use kubesvc_core::not_watched;
 use kubesvc_core::{FORCE_ROLLBACK_ANNOTATION, KubesvcMigration, KubesvcMigrationStatus, RETRY_ANNOTATION};
 
 /// Where a migration is described.
@@ -75,28 +76,28 @@ impl RunningMigration {
     }
 
     /// The migration that the documented settings describe.
-    pub(super) fn of_settings(name: &str, scanner: &Scanner) -> Self {
-        Self::new(name, Ok(scanner.selection.clone()), scanner.rules.clone(), scanner.interval)
+    pub(super) fn of_settings(name: &str, scanner: &Scanner, accounts: &SourceAccounts) -> Self {
+        let selection = watched(accounts).map(|()| scanner.selection.clone());
+        Self::new(name, selection, scanner.rules.clone(), scanner.interval)
     }
 
     /// The migration of an object.
-    pub(super) fn of_object(name: &str, object: &Arc<KubesvcMigration>) -> Self {
-        let (selection, rules) =
-            (MigrationSelection::compile(&object.spec), MigrationRules::from(&object.spec));
+    pub(super) fn of_object(name: &str, object: &Arc<KubesvcMigration>, accounts: &SourceAccounts) -> Self {
+        let (selection, rules) = (selection(object, accounts), MigrationRules::from(&object.spec));
         let running = Self::new(name, selection, rules, 0);
         Self { object: Some(Arc::clone(object)), status: object.status.clone(), ..running }
     }
 
     /// Takes in the object as it is now.
-    pub(super) fn take_object(&mut self, object: &Arc<KubesvcMigration>) {
+    pub(super) fn take_object(&mut self, object: &Arc<KubesvcMigration>, accounts: &SourceAccounts) {
         let Some(before) = self.object.replace(Arc::clone(object)) else { return };
         if before.metadata.uid != object.metadata.uid {
-            *self = Self::of_object(&self.name, object);
+            *self = Self::of_object(&self.name, object, accounts);
             return;
         }
         self.status.clone_from(&object.status);
         if before.metadata.generation != object.metadata.generation {
-            self.selection = MigrationSelection::compile(&object.spec);
+            self.selection = selection(object, accounts);
             self.rules = MigrationRules::from(&object.spec);
             (self.planned, self.assessments) = (None, Assessments::default());
         }
@@ -205,5 +206,22 @@ impl RunningMigration {
     /// What the machine remembers.
     pub(super) fn progress(&mut self) -> &mut MigrationProgress {
         &mut self.progress
+    }
+}
+
+fn selection(
+    object: &KubesvcMigration,
+    accounts: &SourceAccounts,
+) -> Result<MigrationSelection, SelectionError> {
+    watched(accounts)?;
+    MigrationSelection::compile(&object.spec)
+}
+
+/// Refuses to create accounts that nothing would reconcile.
+fn watched(accounts: &SourceAccounts) -> Result<(), SelectionError> {
+    if accounts.is_watched {
+        Ok(())
+    } else {
+        Err(SelectionError::NotWatched(not_watched(&accounts.namespace)))
     }
 }

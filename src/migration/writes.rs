@@ -23,7 +23,8 @@ use crate::secrets::{AccountSecret, AccountSecretError, SecretWriter};
 use crate::source_accounts::{EntryError, ReadDeclined, SourceAccount};
 use k8s_openapi::api::core::v1::Secret;
 use kubesvc_clouddriver::migration::{
-    MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MIGRATION_FINALIZER, MigrationAction, mark, spec_digest,
+    MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MIGRATION_FINALIZER, MigrationAction, is_held, mark,
+    spec_digest,
 };
 use kubesvc_core::json::merge_patch;
 use kubesvc_core::object_names::credential_secret_name;
@@ -78,7 +79,7 @@ impl LeaderMigrations<'_> {
             MigrationAction::Decline(names) => {
                 return self.decline(declined, &names).await.map(|()| true);
             }
-            MigrationAction::Release(names) => return self.release(facts, &names).await.map(|()| true),
+            MigrationAction::Release(names) => return self.release(&names).await.map(|()| true),
             MigrationAction::Create(names) => (AccountWrite::Create, names),
             MigrationAction::Update(names) => (AccountWrite::Update, names),
             MigrationAction::Activate(names) => (AccountWrite::Desire(DesiredState::Active), names),
@@ -97,11 +98,15 @@ impl LeaderMigrations<'_> {
                     changed = true;
                 }
                 Ok(Written::Refused(why)) => {
-                    warn!(migration = running.name(), account = name, why, "an account cannot be migrated");
+                    warn!(
+                        migration = running.name(),
+                        account = name,
+                        why,
+                        "the write of an account is refused"
+                    );
                     let hash = running.planned().and_then(|(_, plan)| plan.accounts.get(name)?.hash());
-                    let hash = hash.unwrap_or_default().to_owned();
-                    running.progress().record_refused_creation(name, &hash, &why);
-                    changed = true;
+                    let hash = hash.map(str::to_owned);
+                    running.progress().record_refused_write(name, hash.as_deref(), &why);
                 }
                 Ok(Written::Nothing) => {}
                 Err(error) => failed = failed.or(Some(error)),
@@ -266,8 +271,12 @@ impl LeaderMigrations<'_> {
         };
         let parameters = DeleteParams::background().preconditions(preconditions);
         let deleted = objects.delete(&key.name, &parameters, WRITE.at("migration-delete")).await;
-        let left = unless_stale(none_if_gone(deleted))?.flatten().flatten();
-        Ok(left.map_or(Written::Nothing, |left| Written::Object(Box::new(left))))
+        match unless_stale(none_if_gone(deleted)) {
+            Ok(left) => {
+                Ok(left.flatten().flatten().map_or(Written::Nothing, |left| Written::Object(Box::new(left))))
+            }
+            Err(error) => refused(error.into()),
+        }
     }
 
     /// The account of this name, if this migration created it.
@@ -283,12 +292,13 @@ impl LeaderMigrations<'_> {
     }
 
     /// Lets accounts go that are being deleted.
-    pub(super) async fn release(&self, facts: &mut FactIndex, names: &[String]) -> Result<(), KubeError> {
+    pub(super) async fn release(&self, names: &[String]) -> Result<(), KubeError> {
         for name in names {
-            for account in self.ports.accounts.by_account_name(name) {
+            let named = self.ports.accounts.by_account_name(name);
+            for account in named.iter().filter(|account| account.is_being_deleted() && is_held(account)) {
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|finalizer| finalizer != MIGRATION_FINALIZER);
-                let key = AccountKey::of(&account);
+                let key = AccountKey::of(account);
                 let patch = json!({ "metadata": {
                     "uid": account.uid(), "resourceVersion": account.metadata.resource_version, "finalizers": finalizers,
                 }});
@@ -296,8 +306,7 @@ impl LeaderMigrations<'_> {
                 let patched = objects.patch(&key.name, &patch, WRITE.at("migration-release")).await;
                 if let Some(patched) = unless_stale(none_if_gone(patched))?.flatten() {
                     let replaced = account.metadata.resource_version.as_deref().unwrap_or_default();
-                    self.ports.accounts.written(patched.clone(), replaced);
-                    facts.put(&patched);
+                    self.ports.accounts.written(patched, replaced);
                 }
             }
         }
@@ -334,6 +343,13 @@ impl LeaderMigrations<'_> {
             let (done, total, failed) = (status.done, status.total, status.failed);
             info!(migration, ?phase, done, total, failed, "a migration is in another phase");
         }
+        if running.object().is_none() {
+            let before = running.status().map(|status| status.notable.as_slice()).unwrap_or_default();
+            for new in status.notable.iter().filter(|one| !before.contains(one)) {
+                let (account, reason, message) = (&new.name, &new.reason, &new.message);
+                warn!(migration = running.name(), account, reason, message, "an account needs a look");
+            }
+        }
         if let Some(object) = running.object() {
             let mut object = (**object).clone();
             object.status = Some(status.clone());
@@ -347,7 +363,7 @@ impl LeaderMigrations<'_> {
                 && known.metadata.resource_version == object.metadata.resource_version
             {
                 *known = written.into();
-                running.take_object(known);
+                running.take_object(known, &self.ports.source_accounts);
             }
         }
         running.put_status(status);

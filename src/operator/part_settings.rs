@@ -147,6 +147,10 @@ pub(super) fn scanner_settings(settings: &OperatorSettings) -> Option<ScannerSet
     if sql.is_empty() && other.is_empty() {
         return None;
     }
+    if !dynamic.enabled {
+        warn!("nothing is taken over from credentials sources: kubesvc.dynamicAccounts.enabled is false");
+        return None;
+    }
     let sources = settings.credentials_sources.sources.iter();
     let of_table = sources.filter(|source| matches!(source.place, SourcePlace::Sql { .. }));
     Some(ScannerSettings {

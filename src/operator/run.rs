@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::info;
@@ -622,9 +623,11 @@ impl Assembly<'_> {
             sources,
             accounts: Arc::clone(&self.accounts),
             declined: DeclinedAccounts::new(&location.kube, &location.namespace),
+            is_watched: location.watches(&accounts_namespace(settings, location)),
             namespace: accounts_namespace(settings, location),
             rules: source_rules(settings, location),
             file_roots: settings.credentials_sources.file_roots.clone().into(),
+            planning: Arc::new(Semaphore::new(1)),
             hash_key: Arc::new(move || {
                 let shared = peers.digest(&[SOURCE_HASH_PURPOSE, &own]);
                 shared.map_or_else(|| own.clone(), |key| key.to_vec())

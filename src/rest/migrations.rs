@@ -17,6 +17,12 @@ use kubesvc_core::{KubesvcMigrationSpec, ZoneId};
 /// Time limit for reading the credentials sources.
 const SOURCES_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Bounds of a plan, those of a KubesvcMigration.
+const MAX_NAMES: usize = 1000;
+const MAX_SOURCES: usize = 32;
+const MAX_PATTERNS: usize = 100;
+const MAX_PATTERN_BYTES: usize = 1024;
+
 /// What a migration would do.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -141,6 +147,9 @@ pub(super) async fn plan(
 ) -> Result<Json<MigrationPlan>, RestError> {
     let selection = selection(query.as_deref().unwrap_or_default())?;
     let accounts = &state.source_accounts;
+    let Ok(_turn) = accounts.planning.try_acquire() else {
+        return Err(RestError::unavailable("another plan of a migration is being made; try again"));
+    };
     let (sources, declined) =
         tokio::join!(accounts.sources.read_now(SOURCES_TIMEOUT), accounts.declined.read());
     let (plan, _) = accounts.plan_apart(selection, sources, declined?.names, Assessments::default(), 0).await;
@@ -148,6 +157,7 @@ pub(super) async fn plan(
 }
 
 fn selection(query: &str) -> Result<MigrationSelection, RestError> {
+    let refuse = |problem: &str| Err(RestError::bad_request(problem));
     let mut spec = KubesvcMigrationSpec::default();
     for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
         let value = value.into_owned();
@@ -162,14 +172,24 @@ fn selection(query: &str) -> Result<MigrationSelection, RestError> {
                 ..ZoneRule::default()
             }),
             _ => {
-                return Err(RestError::bad_request(
+                return refuse(
                     "a query parameter is unknown; there are name, pattern, excludePattern, source and zoneId",
-                ));
+                );
             }
         }
     }
+    if spec.names.len() > MAX_NAMES || spec.sources.len() > MAX_SOURCES {
+        return refuse("at most 1,000 names and 32 sources fit into one plan; give a pattern");
+    }
+    let patterns = || spec.patterns.iter().chain(&spec.exclude_patterns);
+    if patterns().count() > MAX_PATTERNS || patterns().any(|one| one.len() > MAX_PATTERN_BYTES) {
+        return refuse("at most 100 patterns of at most 1,024 bytes fit into one plan; join them with |");
+    }
+    if spec.zone_rules.len() > 1 {
+        return refuse("zoneId is there twice; give one");
+    }
     if spec.names.is_empty() && spec.patterns.is_empty() {
-        return Err(RestError::bad_request("name or pattern is needed: say which accounts are migrated"));
+        return refuse("name or pattern is needed: say which accounts are migrated");
     }
     MigrationSelection::compile(&spec).map_err(|error| RestError::bad_request(error.to_string()))
 }

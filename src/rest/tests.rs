@@ -439,9 +439,11 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
         accounts: Arc::clone(&accounts),
         declined: DeclinedAccounts::new(&kube, "operator"),
         namespace: settings.accounts_namespace.clone(),
+        is_watched: settings.accounts_watched,
         rules: settings.source_rules.clone(),
         file_roots: Arc::new([]),
         hash_key: Arc::new(|| b"installation".to_vec()),
+        planning: Arc::new(tokio::sync::Semaphore::new(1)),
     };
     RestState::new(
         settings,

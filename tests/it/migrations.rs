@@ -301,7 +301,10 @@ async fn the_documented_scanner_takes_over_what_its_patterns_name() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(one.writes(), writes);
     let metrics = one.world.get("/metrics").await.text;
-    assert!(metrics.contains("kubesvc_migration_accounts{migration=\"scanner\",of=\"total\"}"), "{metrics}");
+    assert!(
+        metrics.contains("kubesvc_migration_accounts{migration=\"settings/scanner\",of=\"total\"}"),
+        "{metrics}"
+    );
 }
 
 /// The operator ends before and after each write of a wave, of a decline and of a roll-back.

@@ -31,7 +31,9 @@ mod tests;
 
 pub use declined::{DeclinedFull, DeclinedNames, MAX_DECLINED};
 pub use machine::{MigrationAction, MigrationDecision, decide};
-pub use marks::{MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MIGRATION_FINALIZER, mark, spec_digest};
+pub use marks::{
+    MIGRATED_SPEC_ANNOTATION, MIGRATION_ANNOTATION, MIGRATION_FINALIZER, is_held, mark, spec_digest,
+};
 pub use observation::{AccountFact, MigrationObservation};
 pub use plan::{AssessedEntry, Plan, PlanOutcome, PlannedAccount, plan};
 pub use progress::MigrationProgress;

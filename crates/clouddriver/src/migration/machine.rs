@@ -10,10 +10,10 @@
 
 use kubesvc_core::KubesvcMigrationStatus;
 use kubesvc_core::lifecycle::Tick;
-use kubesvc_core::migration::MigrationPhase;
+use kubesvc_core::migration::{MigrationPhase, MigrationRollback};
 
 use super::batches::{MAX_BATCH, batch};
-use super::observation::MigrationObservation;
+use super::observation::{AccountFact, MigrationObservation};
 use super::plan::Plan;
 use super::progress::{MigrationProgress, PauseReason};
 use super::{rollback, source_changes, status, waves};
@@ -76,10 +76,10 @@ impl PhaseStep {
 type MigrationRule = fn(&MigrationObservation<'_>, &Plan, &mut MigrationProgress) -> Option<PhaseStep>;
 
 const RULES: &[MigrationRule] = &[
+    pause_for_person,
     rollback::take_back,
     decline_deleted,
     stay_paused,
-    pause_for_person,
     source_changes::follow_removals,
     source_changes::follow_changes,
     waves::advance,
@@ -123,12 +123,16 @@ fn step(observation: &MigrationObservation<'_>, progress: &mut MigrationProgress
 /// sources may be away.
 fn settle_deletions(
     observation: &MigrationObservation<'_>,
-    progress: &MigrationProgress,
+    progress: &mut MigrationProgress,
 ) -> Option<PhaseStep> {
     let phase = observation.status.map_or(MigrationPhase::Planning, |status| status.phase);
     let leaving = || observation.own().filter(|(_, fact)| fact.is_being_deleted && fact.is_held);
     let lists = |name: &str| observation.selection.is_ok_and(|selection| selection.names(name));
-    let to_decline = leaving().filter_map(|(name, fact)| {
+    let takes_back =
+        |fact: &AccountFact| observation.rules.rollback == MigrationRollback::Delete && fact.is_unchanged;
+    let is_gone = |name: &str| observation.plan.and_then(|plan| plan.is_in_sources(name)) == Some(false);
+    let by_person = leaving().filter(|(name, fact)| !takes_back(fact) && !is_gone(name));
+    let to_decline = by_person.filter_map(|(name, fact)| {
         let planned = observation.plan.and_then(|plan| plan.accounts.get(name)?.hash());
         let hash = planned.or(fact.hash.as_deref())?;
         let is_open =
@@ -136,6 +140,17 @@ fn settle_deletions(
         is_open.then(|| (name.to_owned(), hash.to_owned()))
     });
     let to_decline: Vec<_> = to_decline.take(MAX_BATCH).collect();
+    let full = PauseReason::DeclinedFull;
+    let is_said = |status: &KubesvcMigrationStatus| {
+        status.phase == MigrationPhase::Paused
+            && status.conditions.iter().any(|one| one.reason == full.as_str())
+    };
+    if !to_decline.is_empty() && observation.declined.is_full() && !observation.status.is_some_and(is_said) {
+        // Said before they go, so that the next leader does not migrate them again.
+        let message = super::DeclinedFull.to_string();
+        progress.pause(full, message.clone(), observation);
+        return Some(PhaseStep::new(MigrationPhase::Paused, full.as_str(), message));
+    }
     if !to_decline.is_empty() && !observation.declined.is_full() {
         let message = "accounts that are being deleted are recorded as declined";
         let step = PhaseStep::new(phase, "Declining", message);
@@ -200,7 +215,10 @@ fn pause_for_person(
         return None;
     }
     let step = PhaseStep::new(MigrationPhase::Paused, status::PAUSED_BY_PERSON, "spec.paused is true");
-    let halfway = waves::halfway(observation, plan, progress);
+    let halfway = match observation.rules.rollback {
+        MigrationRollback::None => waves::halfway(observation, plan, progress),
+        MigrationRollback::Deactivate | MigrationRollback::Delete => Vec::new(),
+    };
     Some(if halfway.is_empty() { step } else { step.doing(MigrationAction::Activate(halfway)) })
 }
 

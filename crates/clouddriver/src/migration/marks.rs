@@ -33,7 +33,7 @@ pub fn spec_digest(spec: &KubesvcAccountSpec) -> String {
 }
 
 /// Whether a migration keeps the account.
-pub(super) fn is_held(account: &KubesvcAccount) -> bool {
+pub fn is_held(account: &KubesvcAccount) -> bool {
     let finalizers = account.metadata.finalizers.as_deref().unwrap_or_default();
     finalizers.iter().any(|finalizer| finalizer == MIGRATION_FINALIZER)
 }

@@ -137,7 +137,12 @@ impl<'a> MigrationObservation<'a> {
     /// Whether an account of this migration is still to be activated. It must be selected, by an entry that is there.
     pub(super) fn is_to_activate(&self, name: &str, plan: &Plan) -> bool {
         let is_planned = plan.accounts.get(name).is_some_and(PlannedAccount::is_account);
-        let is_waiting = |fact: &AccountFact| fact.standing() == Standing::Inactive && !fact.needs_file;
+        // One that a leader created late, which had lost the lead, may be declined by now.
+        let hash = plan.accounts.get(name).and_then(PlannedAccount::hash);
+        let is_declined = hash.is_some_and(|hash| self.declined.has(name, hash))
+            && !self.selection.is_ok_and(|selection| selection.names(name));
+        let is_waiting =
+            |fact: &AccountFact| fact.standing() == Standing::Inactive && !fact.needs_file && !is_declined;
         self.rules.activate && is_planned && self.own_account(name).is_some_and(is_waiting)
     }
 }

@@ -9,7 +9,7 @@ use kubesvc_core::migration::MigrationPhase;
 use kubesvc_core::object_names::digest;
 
 use super::observation::{AccountFact, MigrationObservation, Standing};
-use super::plan::{Plan, PlanOutcome, PlannedAccount};
+use super::plan::{Plan, PlannedAccount};
 
 /// Why a migration pauses by itself, until a person resumes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +62,10 @@ pub struct MigrationProgress {
     pub(super) failed: BTreeSet<String>,
     /// Those with which a person resumed the migration.
     pub(super) accepted_failures: BTreeSet<String>,
-    /// Creations that the API server refused, with the hash of the entry and the message.
-    pub(super) refused_creations: BTreeMap<String, (String, String)>,
+    /// Accounts whose last write was refused, with the hash of the entry and the message.
+    pub(super) refused_writes: BTreeMap<String, (Option<String>, String)>,
+    /// Generation of the spec at the last decision.
+    generation: Option<i64>,
     pub(super) pause: Option<Pause>,
     pub(super) retry_handled: Option<String>,
     /// Accounts that the sources no longer have, and since when that is known.
@@ -89,9 +91,15 @@ impl MigrationProgress {
         !self.missing.is_empty()
     }
 
-    /// Records that the API server refused to create an account. It is not tried again until its entry changes.
-    pub fn record_refused_creation(&mut self, name: &str, entry_hash: &str, message: &str) {
-        self.refused_creations.insert(name.to_owned(), (entry_hash.to_owned(), message.to_owned()));
+    /// Records that a write of an account was refused. It is not tried again until its entry or the spec changes, or a
+    /// person resumes the migration.
+    pub fn record_refused_write(&mut self, name: &str, entry_hash: Option<&str>, message: &str) {
+        self.refused_writes.insert(name.to_owned(), (entry_hash.map(str::to_owned), message.to_owned()));
+    }
+
+    /// Whether the last write of an account was refused.
+    pub(super) fn is_refused(&self, name: &str) -> bool {
+        self.refused_writes.contains_key(name)
     }
 
     /// Number of failed accounts that count against `maxFailed`.
@@ -135,6 +143,12 @@ impl MigrationProgress {
         };
         self.retry_handled.clone_from(&status.retry_handled);
         self.wave_number = usize::try_from(status.wave).unwrap_or_default();
+        if status.phase == MigrationPhase::Soaking {
+            // Which accounts soaked is not known any more: all of them do, from the start.
+            let wave = self.wave.get_or_insert_with(|| Wave { began: observation.now, ..Wave::default() });
+            let active = observation.own().filter(|(_, fact)| fact.standing() == Standing::Active);
+            wave.members.extend(active.map(|(name, _)| name.to_owned()));
+        }
         let is_under_way = matches!(
             status.phase,
             MigrationPhase::Running | MigrationPhase::Soaking | MigrationPhase::Paused
@@ -145,6 +159,9 @@ impl MigrationProgress {
                 .own()
                 .filter(|(_, fact)| fact.standing() == Standing::Failed && fact.state == State::Failed);
             self.failed = failed.map(|(name, _)| name.to_owned()).collect();
+            if status.retry_handled.is_some() && status.phase != MigrationPhase::Paused {
+                self.accepted_failures.clone_from(&self.failed);
+            }
         }
         let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
         let reason = ready
@@ -193,26 +210,31 @@ impl MigrationProgress {
     }
 
     fn observe_failures(&mut self, observation: &MigrationObservation<'_>, plan: &Plan) {
-        let is_same = |name: &String, hash: &str| {
-            let planned = plan.accounts.get(name);
-            planned
-                .is_some_and(|planned| planned.outcome == PlanOutcome::Create && planned.hash() == Some(hash))
-        };
-        self.refused_creations.retain(|name, (hash, _)| is_same(name, hash));
+        if self.generation.replace(observation.generation) != Some(observation.generation) {
+            self.refused_writes.clear();
+        }
+        self.refused_writes.retain(|name, (hash, _)| {
+            let is_ours = !observation.accounts.contains_key(name) || observation.own_account(name).is_some();
+            is_ours && plan.accounts.get(name).and_then(PlannedAccount::hash) == hash.as_deref()
+        });
         let members = self.wave.iter().flat_map(|wave| &wave.members);
         let failed = members.filter(|name| {
             let account = observation.own_account(name);
             let is_failed = |fact: &AccountFact| fact.standing() == Standing::Failed;
-            account.is_some_and(is_failed) || self.refused_creations.contains_key(*name)
+            account.is_some_and(is_failed)
         });
-        let failed: Vec<String> = failed.cloned().collect();
+        let failed: Vec<String> = failed.chain(self.refused_writes.keys()).cloned().collect();
         self.failed.extend(failed);
         let stays_failed = |name: &String| match observation.own_account(name) {
+            _ if self.refused_writes.contains_key(name) => true,
             Some(fact) => matches!(fact.standing(), Standing::Failed | Standing::InFlight),
-            None => self.refused_creations.contains_key(name),
+            None => false,
         };
         self.failed.retain(stays_failed);
-        self.accepted_failures.retain(|name| self.failed.contains(name));
+        // Those that are tried again stay accepted until they are ACTIVE.
+        self.accepted_failures.retain(|name| {
+            observation.own_account(name).is_none_or(|fact| fact.standing() != Standing::Active)
+        });
     }
 
     /// Resumes a migration that paused by itself, if the spec has changed since or the annotation asks for it. What it
@@ -222,6 +244,7 @@ impl MigrationProgress {
         let is_asked = asked.is_some() && asked != self.retry_handled;
         if is_asked {
             self.retry_handled = asked;
+            self.refused_writes.clear();
         }
         let Some(pause) = &self.pause else { return };
         let is_changed = pause.generation != observation.generation;
@@ -229,7 +252,7 @@ impl MigrationProgress {
             return;
         }
         match pause.reason {
-            PauseReason::TooManyFailed => self.accepted_failures.clone_from(&self.failed),
+            PauseReason::TooManyFailed => self.accepted_failures.extend(self.failed.iter().cloned()),
             PauseReason::MassRemoval => self.accepted_removals.extend(self.missing.keys().cloned()),
             PauseReason::DeclinedFull => {}
         }

@@ -9,6 +9,7 @@
 //! | no more accounts are in flight, in all and in a zone, than the spec admits | `Sim::activated` |
 //! | a roll-back leaves what the sources no longer have, unless it is forced | `Sim::taken_back` |
 //! | what the sources no longer have is taken back only after two complete reads, and only if the spec says so | the same |
+//! | a write that was refused is not repeated at once, and ends its wave | `Sim::act`, `Sim::heal` |
 //! | a status is written once a second at most, and says something new | `Sim::decide` |
 //! | the same observation and progress decide the same | `Sim::decide` |
 //! | once faults stop, every account ends and nothing more is written | `Sim::heal` |
@@ -48,6 +49,8 @@ enum MigrationStep {
     Retry(usize),
     /// An account that is being deleted goes.
     Vanish(usize),
+    /// The API server refuses writes of an account, or takes them again.
+    Refuse(usize, bool),
     /// A source has an entry, in this version, or has it no longer.
     Entry {
         source: usize,
@@ -123,6 +126,7 @@ fn step() -> impl Strategy<Value = MigrationStep> {
         1 => name().prop_map(MigrationStep::Orphan),
         1 => name().prop_map(MigrationStep::Retry),
         2 => name().prop_map(MigrationStep::Vanish),
+        1 => (name(), any::<bool>()).prop_map(|(name, refuse)| MigrationStep::Refuse(name, refuse)),
         5 => (0..2_usize, name(), prop::option::weighted(0.7, 0..3_u8))
             .prop_map(|(source, name, version)| MigrationStep::Entry { source, name, version }),
         2 => (0..2_usize, completeness)
@@ -181,6 +185,7 @@ fn a_migration_without_faults_reaches_every_phase() {
     assert_eq!(sim.accounts.len(), 6);
     sim.edit(Edit::Paused(true));
     work(&mut sim, MigrationPhase::Paused);
+    sim.edit(Edit::Paused(false));
     sim.edit(Edit::Rollback(MigrationRollback::Delete, false));
     work(&mut sim, MigrationPhase::RollingBack);
     work(&mut sim, MigrationPhase::Complete);

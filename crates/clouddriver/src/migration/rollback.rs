@@ -21,6 +21,7 @@ pub(super) fn take_back(
         return None;
     }
     progress.wave = None;
+    let refused = &progress.refused_writes;
     let is_left = |fact: &AccountFact| match rollback {
         MigrationRollback::Deactivate => fact.desired == DesiredState::Active,
         MigrationRollback::None | MigrationRollback::Delete => true,
@@ -28,6 +29,7 @@ pub(super) fn take_back(
     let open = || {
         let own = observation.own();
         own.filter(|(_, fact)| fact.is_unchanged && !fact.is_being_deleted && is_left(fact))
+            .filter(|(name, _)| !refused.contains_key(*name))
     };
     let step = |message: String| PhaseStep::new(MigrationPhase::RollingBack, "RollingBack", message);
     let may_go = |name: &str| observation.force_rollback || plan.is_in_sources(name) == Some(true);

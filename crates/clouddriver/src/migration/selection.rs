@@ -37,6 +37,9 @@ pub enum SelectionError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The operator does not watch the namespace of the accounts.
+    #[error("{0}")]
+    NotWatched(String),
 }
 
 /// The accounts that a migration selects, and their zones.

@@ -29,7 +29,11 @@ pub(super) fn follow_removals(
     let is_confirmed = |name: &str| progress.missing.get(name).is_some_and(|since| *since < read);
     let is_open = |name: &str, fact: &AccountFact| {
         let is_left = removal == OnSourceRemoval::Delete || fact.desired == DesiredState::Active;
-        is_left && fact.is_unchanged && !fact.is_being_deleted && is_confirmed(name)
+        is_left
+            && fact.is_unchanged
+            && !fact.is_being_deleted
+            && is_confirmed(name)
+            && !progress.is_refused(name)
     };
     let open: Vec<(&str, &AccountFact)> =
         observation.own().filter(|(name, fact)| is_open(name, fact)).collect();
@@ -94,6 +98,7 @@ pub(super) fn follow_changes(
         has_account
             && fact.is_unchanged
             && !fact.is_being_deleted
+            && !progress.is_refused(name)
             && is_changed(name, fact, plan)
             && (fact.desired == DesiredState::Inactive || capacity.take(fact.zone.as_ref()))
     });

@@ -92,8 +92,8 @@ fn notable(
         reason: reason.to_owned(),
         message: message.chars().take(MAX_NOTABLE_MESSAGE_CHARS).collect(),
     };
-    let failed = progress.failed.iter().map(|name| match progress.refused_creations.get(name) {
-        Some((_, message)) => one(name, "CreationRefused", message.clone()),
+    let failed = progress.failed.iter().map(|name| match progress.refused_writes.get(name) {
+        Some((_, message)) => one(name, "Refused", message.clone()),
         None => one(name, "Failed", format!("it failed; see `kubectl kubesvc why {name}`")),
     });
     let planned = plan.accounts.iter().filter_map(|(name, planned)| {

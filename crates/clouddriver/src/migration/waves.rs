@@ -5,7 +5,7 @@ use kubesvc_core::migration::MigrationPhase;
 
 use super::batches::{Capacity, batch};
 use super::machine::{MigrationAction, PhaseStep, stay_paused};
-use super::observation::{MigrationObservation, Standing};
+use super::observation::{AccountFact, MigrationObservation, Standing};
 use super::plan::{Plan, PlanOutcome};
 use super::progress::{MigrationProgress, PauseReason, Wave};
 
@@ -24,12 +24,14 @@ fn need(
     plan: &Plan,
     progress: &MigrationProgress,
 ) -> Option<Need> {
+    if progress.is_refused(name) {
+        return None;
+    }
     if !observation.accounts.contains_key(name) {
         let is_planned =
             plan.accounts.get(name).is_some_and(|planned| planned.outcome == PlanOutcome::Create);
         // Whoever was there was deleted, and is about to be declined.
-        let is_open = !progress.present.contains(name) && !progress.refused_creations.contains_key(name);
-        return (is_planned && is_open).then_some(Need::Creation);
+        return (is_planned && !progress.present.contains(name)).then_some(Need::Creation);
     }
     if observation.is_to_activate(name, plan) {
         return Some(Need::Activation);
@@ -173,9 +175,12 @@ pub(super) fn halfway(
     let mut capacity = Capacity::beside(observation, progress, std::iter::empty());
     let created = progress.wave.iter().flat_map(|wave| &wave.created);
     let halfway = created.filter(|name| {
-        observation
-            .own_account(name)
-            .is_some_and(|fact| observation.is_to_activate(name, plan) && capacity.take(fact.zone.as_ref()))
+        let may = |fact: &AccountFact| {
+            !progress.is_refused(name)
+                && observation.is_to_activate(name, plan)
+                && capacity.take(fact.zone.as_ref())
+        };
+        observation.own_account(name).is_some_and(may)
     });
     batch(halfway.map(String::as_str))
 }

@@ -176,7 +176,7 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &MigrateArguments) ->
             let force = force.then_some("true");
             let rolled_back = json!({
                 "metadata": {"annotations": {FORCE_ROLLBACK_ANNOTATION: force}},
-                "spec": {"rollback": if *delete { "delete" } else { "deactivate" }},
+                "spec": {"rollback": if *delete { "delete" } else { "deactivate" }, "paused": false},
             });
             migrations.patch(name, &rolled_back, "is rolled back").await?;
             if *progress { follow(&migrations, name).await } else { Ok(()) }

@@ -43,6 +43,8 @@ pub(super) struct Sim {
     read_entries: [BTreeMap<&'static str, u8>; 2],
     pub(super) completeness: [Completeness; 2],
     pub(super) accounts: BTreeMap<&'static str, SimAccount>,
+    /// Accounts whose writes are refused.
+    refusing: BTreeSet<&'static str>,
     declined: DeclinedNames,
     declined_as: BTreeMap<&'static str, String>,
     gone_by_person: BTreeSet<&'static str>,
@@ -90,6 +92,7 @@ impl Sim {
             read_entries: Default::default(),
             completeness: [Completeness::Complete, Completeness::Complete],
             accounts: BTreeMap::new(),
+            refusing: BTreeSet::new(),
             declined: DeclinedNames::default(),
             declined_as: BTreeMap::new(),
             gone_by_person: BTreeSet::new(),
@@ -204,19 +207,17 @@ impl Sim {
                 Ok(())
             }
             MigrationAction::Create(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.created(name_of(name), plan))
+                self.each(names, acts_on, plan, |sim, name| sim.created(name, plan))
             }
-            MigrationAction::Activate(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.activated(name_of(name)))
-            }
+            MigrationAction::Activate(names) => self.each(names, acts_on, plan, Self::activated),
             MigrationAction::Update(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.updated(name_of(name), plan))
+                self.each(names, acts_on, plan, |sim, name| sim.updated(name, plan))
             }
             MigrationAction::Deactivate(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.taken_back(name_of(name), false))
+                self.each(names, acts_on, plan, |sim, name| sim.taken_back(name, false))
             }
             MigrationAction::Delete(names) => {
-                names.iter().take(acts_on).try_for_each(|name| self.taken_back(name_of(name), true))
+                self.each(names, acts_on, plan, |sim, name| sim.taken_back(name, true))
             }
             MigrationAction::Decline(names) => {
                 names.iter().take(acts_on).try_for_each(|(name, hash)| self.declined(name_of(name), hash))
@@ -230,6 +231,26 @@ impl Sim {
                 Ok(())
             }
         }
+    }
+
+    /// Writes the first accounts of an action, unless they are refused.
+    fn each(
+        &mut self,
+        names: &[String],
+        acts_on: usize,
+        plan: &Plan,
+        write: impl Fn(&mut Self, &'static str) -> Checked,
+    ) -> Checked {
+        for name in names.iter().take(acts_on) {
+            if !self.refusing.contains(name.as_str()) {
+                write(self, name_of(name))?;
+                continue;
+            }
+            check(!self.progress.is_refused(name), format!("{name} was refused a moment ago"))?;
+            let hash = plan.accounts.get(name).and_then(PlannedAccount::hash);
+            self.progress.record_refused_write(name, hash, "no");
+        }
+        Ok(())
     }
 
     /// The entry that counts, if it is known.
@@ -337,6 +358,7 @@ impl Sim {
                 self.rules.on_source_removal == OnSourceRemoval::Delete
             }
             rollback => {
+                check(!self.rules.paused, "taken back while paused")?;
                 check(is_in_source || self.force, format!("{name} is in no source"))?;
                 rollback == MigrationRollback::Delete
             }
@@ -359,6 +381,10 @@ impl Sim {
             None => self.gone_by_person.contains(name),
         };
         check(by_person, format!("nobody deleted {name}"))?;
+        let takes_back = self.rules.rollback == MigrationRollback::Delete;
+        let is_own = |account: &SimAccount| account.fact.migration.is_some() && account.fact.is_unchanged;
+        let is_taken_back = takes_back && self.accounts.get(name).is_some_and(is_own);
+        check(!is_taken_back, format!("{name} is taken back, not declined"))?;
         check(!self.declined.has(name, hash), "it is declined already")?;
         self.declined.add(name, hash).map_err(|full| full.to_string())?;
         self.declined_as.insert(name, hash.to_owned());
@@ -469,6 +495,8 @@ impl Sim {
                 }
             }
             MigrationStep::Vanish(name) => self.vanish(NAMES[*name]),
+            MigrationStep::Refuse(name, true) => drop(self.refusing.insert(NAMES[*name])),
+            MigrationStep::Refuse(name, false) => drop(self.refusing.remove(NAMES[*name])),
             MigrationStep::Entry { source, name, version } => {
                 let entries = &mut self.entries[*source];
                 match version {
@@ -519,6 +547,8 @@ impl Sim {
     /// Faults end: the sources can be read, nobody pauses or takes back, and every account ends.
     pub(super) fn heal(&mut self) -> Checked {
         self.completeness = [Completeness::Complete, Completeness::Complete];
+        self.refusing.clear();
+        self.retry += 1;
         self.edit(Edit::Rollback(MigrationRollback::None, false));
         self.edit(Edit::Paused(false));
         for round in 0.. {

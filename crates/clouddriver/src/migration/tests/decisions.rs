@@ -385,11 +385,11 @@ fn a_creation_that_the_api_server_refuses_counts_as_failed_until_its_entry_chang
     let hash = bench.plan().accounts["a000"].hash().expect("an entry").to_owned();
     assert_eq!(names(bench.next()), 2);
     bench.accounts.remove("a000");
-    bench.progress.record_refused_creation("a000", &hash, "spec.context is too long");
+    bench.progress.record_refused_write("a000", Some(&hash), "spec.context is too long");
     bench.run();
     assert_eq!(bench.shown().0, MigrationPhase::Complete);
     let status = bench.status.clone().expect("a status");
-    assert_eq!((status.failed, status.notable[0].reason.as_str()), (1, "CreationRefused"));
+    assert_eq!((status.failed, status.notable[0].reason.as_str()), (1, "Refused"));
     bench.entries[0] = entry("a000", "sql", &json!({"kubeconfigFile": "encryptedFile:k8s!n:y!k:k"}));
     assert_eq!(names(bench.next()), 1);
 }
