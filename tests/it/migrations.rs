@@ -382,4 +382,63 @@ async fn the_operator_may_end_at_any_write_of_a_migration() {
         one.world.until_gone(name).await;
     }
     one.until("m", MigrationPhase::Complete, "RolledBack").await;
+    let (code, said) = one.plugin(&["--all", "--dry-run"]).await;
+    assert!(code == 0 && said.contains("3 to create") && said.contains("5 declined"), "{said}");
+}
+
+/// A leader is suspended right before it creates an account; the next one goes on, and people delete what it made. What the
+/// first one still creates when it wakes up is never activated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_leader_brings_no_declined_account_back() {
+    let clouddriver = Clouddriver::new(Kind::MariaDb).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let world = prepare_beside(&clouddriver, &folder)
+        .database(Database::MariaDb)
+        .setting("kubesvc.credentials.poller.reloadFrequencyMs", 1000)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", 6)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", 4)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let names: Vec<String> = (0..6).map(|number| format!("a{number}")).collect();
+    for name in &names {
+        let definition = json!({"name": name, "kubeconfigContents": cluster.kubeconfig_in_one_line()});
+        clouddriver.put(name, &definition).await;
+    }
+    world.operator().terminate().await;
+    world.operator().launch_with(&[("KUBESVC_STOP_AT", "migration-create:before#2")]);
+    world.operator().ready().await;
+    let other = world.replica("operator-1").await;
+    // No agent is there: each account is made and shall be ACTIVE, and that is all.
+    let object = json!({
+        "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcMigration",
+        "metadata": {"name": "m", "namespace": world.namespace()},
+        "spec": {"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}, "limits": {"maxFailed": "100%"}},
+    });
+    world.apply(&object.to_string()).await;
+    eventually("the leader is suspended", MAX_WAIT, async || {
+        if world.operator().is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
+    })
+    .await;
+    for name in &names {
+        let is_wanted = |account: &kubesvc_core::KubesvcAccount| account.desired() == DesiredState::Active;
+        world.until_account(name, "shall be ACTIVE", is_wanted).await;
+    }
+    for name in &names {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+    world.operator().resume();
+    world.until_one_leads(&[world.operator(), &other]).await;
+    let declined: Api<ConfigMap> = world.api();
+    let declined =
+        declined.get("kubesvc-migration-declined").await.expect("it is there").data.unwrap_or_default();
+    assert_eq!(declined["accounts"].lines().count(), names.len(), "{declined:?}");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for name in &names {
+        if let Some(account) = world.object(name).await {
+            assert_eq!(account.desired(), DesiredState::Inactive, "{name} came back");
+        }
+    }
 }
