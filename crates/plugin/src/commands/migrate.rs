@@ -35,6 +35,21 @@ Examples:
 Migrations are KubesvcMigrations in the operator's namespace; Git can hold them too. Exits with 3 if some accounts were
 refused or failed, with 4 if a credentials source could not be read completely.";
 
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc migrate status
+  kubectl kubesvc migrate status migrate-x7k2p -o yaml";
+
+const PAUSE_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc migrate pause migrate-x7k2p";
+
+const RESUME_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc migrate resume migrate-x7k2p --progress
+
+The accounts that failed are accepted; those whose writes were refused are tried again.";
+
 const ROLLBACK_EXAMPLES: &str = "\
 Examples:
   kubectl kubesvc migrate rollback migrate-x7k2p
@@ -104,18 +119,21 @@ pub(crate) struct MigrateArguments {
 #[derive(Debug, clap::Subcommand)]
 enum MigrationCommand {
     /// List migrations, or show one.
+    #[command(after_help = STATUS_EXAMPLES)]
     Status {
         /// Name of the migration.
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
     /// Pause a migration between two accounts.
+    #[command(after_help = PAUSE_EXAMPLES)]
     Pause {
         /// Name of the migration.
         #[arg(value_name = "NAME")]
         name: String,
     },
     /// Resume a migration that was paused, or that paused by itself.
+    #[command(after_help = RESUME_EXAMPLES)]
     Resume {
         /// Name of the migration.
         #[arg(value_name = "NAME")]
