@@ -82,13 +82,31 @@ matches them. */}}
 {{- toJson $flat -}}
 {{- end -}}
 
-{{/* The port of Clouddriver; empty: it is not called. */}}
-{{- define "kubesvc.clouddriverPort" -}}
-{{- $flat := include "kubesvc.flat" . | fromJson -}}
-{{- with get $flat "kubesvc.clouddriver.baseurl" -}}
+{{/* The port of a URL. */}}
+{{- define "kubesvc.portOf" -}}
 {{- $url := urlParse . -}}
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
 {{- end -}}
+
+{{/* The ports of Clouddriver and of its credentials sources, as a list in JSON. */}}
+{{- define "kubesvc.clouddriverPorts" -}}
+{{- $flat := include "kubesvc.flat" . | fromJson -}}
+{{- $ports := list -}}
+{{- with get $flat "kubesvc.clouddriver.baseurl" -}}
+{{- $ports = append $ports (include "kubesvc.portOf" .) -}}
+{{- end -}}
+{{- range (get $flat "kubesvc.clouddriver.sources" | default list) -}}
+{{- with .uri -}}
+{{- $ports = append $ports (include "kubesvc.portOf" .) -}}
+{{- end -}}
+{{- with .url -}}
+{{- $port := regexFind "[0-9]+$" (regexFind ":[0-9]+$" (urlParse .).host) -}}
+{{- with $port -}}
+{{- $ports = append $ports . -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- uniq $ports | toJson -}}
 {{- end -}}
 
 {{/* kubesvc.yml: the settings, and what follows from other values. */}}

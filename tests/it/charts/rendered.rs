@@ -373,6 +373,52 @@ fn clouddriver_is_reached_through_the_network_policy_at_the_port_of_its_url() {
 }
 
 #[test]
+fn credentials_sources_are_reached_and_may_be_read_each_by_its_name() {
+    let sources = [
+        "[0].name=sql",
+        "[0].type=sql",
+        "[0].url=mysql://u@db:3307/clouddriver",
+        "[1].name=config",
+        "[1].type=configServer",
+        "[1].uri=http://config:8888",
+        "[2].name=files",
+        "[2].type=file",
+        "[2].secret.namespace=spinnaker",
+        "[2].secret.name=files",
+        "[3].name=map",
+        "[3].type=file",
+        "[3].configMap.name=extra",
+    ];
+    let sources = sources.map(|one| format!("settings.kubesvc.clouddriver.sources{one}"));
+    let objects = objects("kubesvc", &sources.each_ref().map(String::as_str));
+    let roles: Vec<_> = objects
+        .iter()
+        .filter(|object| {
+            object["kind"] == "Role"
+                && object["metadata"]["name"].as_str().is_some_and(|name| name.contains("-source-"))
+        })
+        .map(|role| {
+            let rule = &role["rules"][0];
+            (
+                role["metadata"]["namespace"].clone(),
+                rule["resources"][0].clone(),
+                rule["resourceNames"][0].clone(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        roles,
+        [
+            (json!("spinnaker"), json!("secrets"), json!("files")),
+            (json!("kubesvc"), json!("configmaps"), json!("extra")),
+        ]
+    );
+    let policy =
+        objects.iter().find(|object| object["kind"] == "NetworkPolicy").expect("a policy").to_string();
+    assert!(policy.contains("{\"port\":3307},{\"port\":8888}"), "{policy}");
+}
+
+#[test]
 fn clouddriver_is_told_the_service_of_a_release_of_another_name() {
     let settings = |more: &[&str]| {
         let push = [
