@@ -27,7 +27,7 @@ pub(super) struct ImportReport {
     /// Namespace of the accounts.
     pub(super) namespace: String,
     pub(super) accounts: Vec<RowLine>,
-    /// Why it may lack something.
+    /// What it lacks, and why.
     pub(super) incomplete: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl ImportReport {
         }
         push(&mut lines, &table, self.accounts.len(), "No rows were read.");
         if !self.incomplete.is_empty() {
-            lines.push(heading("Not known"));
+            lines.push(heading("Incomplete"));
             lines.extend(self.incomplete.iter().map(|why| format!("  {}", text::line(why))));
         }
         lines.extend([String::new(), NEXT.to_owned()]);
