@@ -63,7 +63,7 @@ pub(crate) struct ImportArguments {
     /// Spring profiles that are active in Clouddriver, besides local.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     clouddriver_profiles: Vec<String>,
-    /// Database of the plugin, mysql:// or postgresql://, without a password. SELECT on kubesvc_accounts is enough.
+    /// Database of the plugin, mysql:// or postgresql://, without a password. SELECT on kubesvc_accounts is enough. Without it, no account is created.
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     /// File with the password of the database's user. Default: KUBESVC_DATABASE_PASSWORD in the environment.
@@ -72,7 +72,7 @@ pub(crate) struct ImportArguments {
     /// Where the operator's settings are written; a file that differs is not overwritten.
     #[arg(long, value_name = "FILE", default_value = "kubesvc-imported.yml")]
     settings_out: PathBuf,
-    /// Write nothing, neither objects nor the file.
+    /// Write nothing, neither objects nor the file. The API server checks each account.
     #[arg(long)]
     dry_run: bool,
     /// Output format.
@@ -133,6 +133,7 @@ pub(crate) async fn run(
         agents,
         namespace: session.namespace.clone(),
         accounts,
+        has_database: arguments.database.is_some(),
         incomplete,
     };
     terminal::print(&match (arguments.output, report.warning) {
