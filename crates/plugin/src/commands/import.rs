@@ -123,7 +123,7 @@ pub(crate) async fn run(
     let accounts = accounts(&session, &rows, &existing, arguments.dry_run).await;
     let failed = accounts.iter().filter(|one| one.result == RowResult::Failed).count();
     if failed > 0 {
-        incomplete.push(format!("{failed} accounts failed; run the command again, which goes on with them"));
+        incomplete.push(format!("accounts that failed: {failed}; the same command again goes on with them"));
     }
     let report = ImportReport {
         warning: ImportReport::warning(has_gateway),

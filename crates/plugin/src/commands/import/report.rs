@@ -12,6 +12,9 @@ const NO_GATEWAY: &str = "The API of accounts (gateway) is not served here: with
                           Clouddriver loses the accounts in step 5, when the plugin is removed, and Spinnaker's deploys end.";
 /// In place of the accounts, if the command was given no database.
 const NO_DATABASE: &str = "None: give --database for the dynamic accounts.";
+const DRY_RUN_NEXT: &str = "Nothing was written. The next step is the same command without --dry-run.";
+const INCOMPLETE_NEXT: &str =
+    "The next step is the same command again, when what is incomplete can be read and created.";
 const NEXT: &str =
     "The next step is 2 of docs/migrate-from-scale-agent.md: kubesvc's agents beside the vendor's.";
 
@@ -77,7 +80,12 @@ impl ImportReport {
             lines.push(heading("Incomplete"));
             lines.extend(self.incomplete.iter().map(|why| format!("  {}", text::line(why))));
         }
-        lines.extend([String::new(), NEXT.to_owned()]);
+        let next = match (self.dry_run, self.incomplete.is_empty()) {
+            (true, _) => DRY_RUN_NEXT,
+            (false, true) => NEXT,
+            (false, false) => INCOMPLETE_NEXT,
+        };
+        lines.extend([String::new(), next.to_owned()]);
         lines
     }
 
@@ -137,6 +145,15 @@ mod tests {
         assert!(lines.iter().any(|line| line.contains("give --database")), "{lines:?}");
         report.has_database = true;
         assert!(report.lines().iter().any(|line| line.contains("has no rows")));
+        for (dry_run, incomplete, part) in [
+            (true, vec!["a".to_owned()], "without --dry-run"),
+            (false, vec!["a".to_owned()], "same command again"),
+            (false, Vec::new(), "next step is 2"),
+        ] {
+            (report.dry_run, report.incomplete) = (dry_run, incomplete);
+            let last = report.lines().pop().unwrap_or_default();
+            assert!(last.contains(part), "{last:?} lacks {part:?}");
+        }
         report.warning = ImportReport::warning(true);
         assert!(!report.lines().join("\n").contains("step 5"));
         assert!(!report.has_refusals());
