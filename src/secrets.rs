@@ -1,14 +1,12 @@
-//! Resolves what a spec names to the credential itself, and writes the Secrets of accounts that kubesvc owns.
+//! Resolves what a spec names to the credential itself.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `account_secret` | the Secret that kubesvc writes for the kubeconfigs of one account |
 //! | `source` | from an account to its vetted credential, and when the credential counts as changed |
 //! | `engine` | the port of secret engines, the set of available engines, and the engines `k8s` and `noop`; Secrets that a spec names by `secretRef` are read here, too |
 //! | `expiry` | when a credential expires, as its token, its certificate or its Secret says |
 //! | `file` | the engine `file`: files on the operator's disk |
 
-mod account_secret;
 mod engine;
 mod expiry;
 mod file;
@@ -16,7 +14,6 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-pub use account_secret::{AccountSecret, AccountSecretError, SecretWriter};
 use async_trait::async_trait;
 use secrecy::SecretSlice;
 pub use source::Credentials;

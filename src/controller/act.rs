@@ -11,12 +11,13 @@ use tracing::{error, info};
 
 use super::{Controller, account_rows};
 use crate::connected_agents::ConnectedAgentsError;
-use crate::secrets::{AccountSecretError, Credential};
+use crate::secrets::Credential;
 use kubesvc_clouddriver::definition::file_on_clouddriver;
 use kubesvc_core::conditions;
 use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use kubesvc_core::{FINALIZER, KubesvcAccount, KubesvcAccountStatus};
+use kubesvc_runtime::account_secret::AccountSecretError;
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
 use kubesvc_runtime::rate_limit::Urgency;
 use kubesvc_runtime::telemetry::errors::chain;

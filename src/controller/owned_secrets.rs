@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::Controller;
 use super::act::ActionOutcome;
-use crate::secrets::{AccountSecret, AccountSecretError, SecretWriter};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::owned_secret::is_named_by;
+use kubesvc_runtime::account_secret::{AccountSecret, AccountSecretError, SecretWriter};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, TaskSpec};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeError};
 use kubesvc_runtime::telemetry::errors::chain;

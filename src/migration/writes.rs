@@ -19,7 +19,6 @@ use super::facts::FactIndex;
 use super::running::RunningMigration;
 use super::{LeaderMigrations, MAX_LOOKED_FOR};
 use crate::informers::AccountKey;
-use crate::secrets::{AccountSecret, AccountSecretError, SecretWriter};
 use crate::source_accounts::{EntryError, ReadDeclined, SourceAccount};
 use k8s_openapi::api::core::v1::Secret;
 use kubesvc_clouddriver::migration::{
@@ -32,6 +31,7 @@ use kubesvc_core::{
     CLOUDDRIVER_DEFINITION_ANNOTATION, DesiredState, KubesvcAccount, KubesvcAccountSpec,
     KubesvcMigrationStatus, SOURCE_ANNOTATION, SOURCE_HASH_ANNOTATION,
 };
+use kubesvc_runtime::account_secret::{AccountSecret, AccountSecretError, SecretWriter};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeError, WriteOptions, none_if_gone, unless_stale};
 use kubesvc_runtime::rate_limit::Urgency;
 

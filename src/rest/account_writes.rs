@@ -18,7 +18,6 @@ use super::RestState;
 use super::error::RestError;
 use super::request_rules::{AccountVerb, RequestEffect, decide};
 use crate::informers::AccountKey;
-use crate::secrets::{AccountSecret, AccountSecretError};
 use kubesvc_core::json::merge_patch;
 use kubesvc_core::kubeconfig;
 use kubesvc_core::lifecycle::displayed_state;
@@ -28,6 +27,7 @@ use kubesvc_core::spinnaker::{AccountInput, AgentSource, ClusterSource, validate
 use kubesvc_core::{
     DesiredState, FINALIZER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_REST, RETRY_ANNOTATION, object_names,
 };
+use kubesvc_runtime::account_secret::{AccountSecret, AccountSecretError};
 use kubesvc_runtime::kube_access::{KubeError, WriteOptions, none_if_gone};
 
 /// Maximum number of times a request is judged, the repetitions after conflicts included.

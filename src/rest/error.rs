@@ -18,7 +18,7 @@ use serde::Serialize;
 use tracing::warn;
 use utoipa::ToSchema;
 
-use crate::secrets::AccountSecretError;
+use kubesvc_runtime::account_secret::AccountSecretError;
 use kubesvc_runtime::kube_access::{ErrorClass, KubeCause, KubeError};
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;

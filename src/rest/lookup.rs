@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::RestState;
 use super::error::RestError;
 use crate::informers::AccountKey;
-use crate::secrets::{AccountSecret, SecretWriter};
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::{KubesvcAccount, object_names};
+use kubesvc_runtime::account_secret::{AccountSecret, SecretWriter};
 use kubesvc_runtime::kube_access::KubeObjects;
 
 /// Maximum number of concurrent requests to the API server for one REST call.

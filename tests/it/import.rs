@@ -1,5 +1,7 @@
 //! `kubectl kubesvc import` on databases of the vendor's, with a real API server, operator and agent.
 
+mod overlaps;
+
 use std::path::Path;
 
 use base64::Engine as _;

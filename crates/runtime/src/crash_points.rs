@@ -67,6 +67,8 @@ pub const POINTS: &[&str] = points![
     "term",
     "lease",
     "replica-lease",
+    "import-secret",
+    "import-create",
     "migration-secret",
     "migration-create",
     "migration-patch",

@@ -278,6 +278,15 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned> KubeObjec
         self.send("create", name_of(object), Some(options), self.api.create(&parameters, object)).await
     }
 
+    /// Has the API server check an object as if it were created, and store nothing (dry run).
+    pub async fn try_create(&self, object: &K) -> Result<K, KubeError>
+    where
+        K: Serialize,
+    {
+        let parameters = PostParams { dry_run: true, ..self.post_params() };
+        self.send("create", name_of(object), None, self.api.create(&parameters, object)).await
+    }
+
     /// Replaces an object at its resourceVersion.
     pub async fn replace(&self, object: &K, options: WriteOptions) -> Result<K, KubeError>
     where

@@ -8,6 +8,7 @@
 //! | [`watch_backoff`] | watches of the API server: restarts, delays, outages |
 //! | [`rate_limit`] | the rate limit for writes to the API server, by urgency |
 //! | [`limits`] | limits of which each caller has its own |
+//! | [`account_secret`] | the Secret that kubesvc writes for the kubeconfigs of one account |
 //! | [`kube_access`] | requests to the operator's own API server: turn, time limit, crash points, class of an error |
 //! | [`shutdown`] | signals, the end of the process, and tasks that must run until then |
 //! | [`process`] | core dumps, the limit on open files, exit codes and last output |
@@ -18,6 +19,7 @@
 //! | [`telemetry`] | log lines, error texts, metrics |
 //! | [`terminal`] | tables, colours, progress, JSON and YAML for people |
 
+pub mod account_secret;
 pub mod background_tasks;
 pub mod config;
 pub mod crash_points;

@@ -35,6 +35,68 @@ impl Output {
     }
 }
 
+/// A call that has not ended.
+#[derive(Debug)]
+pub struct Call {
+    process: Process,
+    folder: Folder,
+}
+
+impl Call {
+    /// Starts `program` with these arguments and environment, `kubeconfig`, and `input` on its standard input.
+    ///
+    /// # Errors
+    ///
+    /// The program cannot start.
+    pub fn start<I, S>(
+        program: &Path,
+        kubeconfig: &Path,
+        args: I,
+        environment: &[(&str, &str)],
+        input: &str,
+    ) -> Result<Self, String>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let folder = Folder::new("kubectl")?;
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .envs(environment.iter().copied())
+            .env("KUBECONFIG", kubeconfig)
+            .env("KUBERC", "off")
+            .env("KUBECACHEDIR", kubeconfig.with_file_name("kubectl-cache"));
+        let streams = Streams {
+            input: Some(folder.write("input", input)?),
+            output: Some(folder.file("stdout")),
+            errors: folder.file("stderr"),
+        };
+        let process = Process::spawn_with("kubectl", &command, &streams)?;
+        Ok(Self { process, folder })
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// It does not end within a minute.
+    pub async fn output(self) -> Result<Output, String> {
+        let status = self.process.wait(LIMIT).await?;
+        let read = |name: &str| {
+            std::fs::read(self.folder.file(name))
+                .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+                .map_err(|e| format!("kubectl: {name}: {e}"))
+        };
+        Ok(Output { code: status.code(), stdout: read("stdout")?, stderr: read("stderr")? })
+    }
+}
+
 /// Runs `program` with these arguments, `kubeconfig`, and `input` on its standard input.
 ///
 /// # Errors
@@ -45,24 +107,5 @@ where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    let folder = Folder::new("kubectl")?;
-    let mut command = Command::new(program);
-    command
-        .args(args)
-        .env("KUBECONFIG", kubeconfig)
-        .env("KUBERC", "off")
-        .env("KUBECACHEDIR", kubeconfig.with_file_name("kubectl-cache"));
-    let streams = Streams {
-        input: Some(folder.write("input", input)?),
-        output: Some(folder.file("stdout")),
-        errors: folder.file("stderr"),
-    };
-    let process = Process::spawn_with("kubectl", &command, &streams)?;
-    let status = process.wait(LIMIT).await?;
-    let read = |name: &str| {
-        std::fs::read(folder.file(name))
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .map_err(|e| format!("kubectl: {name}: {e}"))
-    };
-    Ok(Output { code: status.code(), stdout: read("stdout")?, stderr: read("stderr")? })
+    Call::start(program, kubeconfig, args, &[], input)?.output().await
 }

@@ -213,7 +213,7 @@ impl Process {
     }
 
     /// Whether no thread of the leader runs.
-    fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         let Ok(threads) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return true };
         // The state follows the thread's name in parentheses.
         let runs =

@@ -59,8 +59,8 @@ const LATER_RENEWALS: &[&str] = &["lease:before#5", "lease:after#6", "replica-le
 
 /// Points that are tried elsewhere: `followers.rs` has those that only a replica reaches that does not lead,
 /// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts,
-/// `registration/failures.rs` those of accounts registered in Clouddriver, and `credentials/crashes.rs` those of calls that
-/// are passed on to it.
+/// `registration/failures.rs` those of accounts registered in Clouddriver, `credentials/crashes.rs` those of calls that are
+/// passed on to it, and `import.rs` those of the plugin.
 const ELSEWHERE: &[&str] = &[
     "agent-report:",
     "operation-",
@@ -71,6 +71,7 @@ const ELSEWHERE: &[&str] = &[
     "intent-",
     "credentials-call:",
     "migration-",
+    "import-",
 ];
 
 /// Points that are reached only where several replicas are possible, which excludes SQLite. They are first reached at

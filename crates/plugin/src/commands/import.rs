@@ -1,6 +1,7 @@
 //! `kubectl kubesvc import`: takes over an installation of the Armory Scale Agent, and changes nothing of it.
 
 mod agents;
+mod creation;
 mod report;
 mod rows;
 pub(crate) mod settings;
@@ -10,25 +11,20 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use futures::{StreamExt as _, stream};
 use secrecy::SecretString;
 
 use self::agents::AgentConfig;
+use self::creation::AccountCreator;
 use self::report::ImportReport;
 use self::rows::{ExistingAccounts, RowLine, RowPlan, RowResult};
 use self::settings::{ImportedSettings, ROOTS, judged};
 use crate::account_api;
-use crate::api_session::{ApiSession, ResourceRequest};
+use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::program_settings::ProgramSettings;
 use kubesvc_clouddriver::sources::{NamedText, read_settings};
 use kubesvc_core::account_row::ForeignRow;
-use kubesvc_core::owned_secret::{self, Contents, SecretVersion};
-use kubesvc_core::row_adoption::Adoption;
-use kubesvc_core::{KubesvcAccount, ORIGIN_MIGRATED, PLUGIN_FIELD_MANAGER};
 use kubesvc_runtime::config::ConfigProblem;
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::terminal::{self, Progress, format};
@@ -44,11 +40,11 @@ Examples:
       --database mysql://reader@db.example:3306/clouddriver --database-password-file ./password
 
 It changes nothing of the Scale Agent. Accounts are created INACTIVE; those that exist are left as they are.
-Exit codes: 0; 3, something was refused; 4, something could not be read. docs/migrate-from-scale-agent.md has all steps.";
+Exit codes: 0; 3, something was refused; 4, something could not be read or created. docs/migrate-from-scale-agent.md has all steps.";
 
 /// Exit code if something was refused.
 const REFUSED: u8 = 3;
-/// Exit code if something could not be read as a whole.
+/// Exit code if something could not be read as a whole, or an account could not be created.
 const INCOMPLETE: u8 = 4;
 /// Maximum number of accounts that are created at once.
 const MAX_CONCURRENT_CREATES: usize = 8;
@@ -67,7 +63,7 @@ pub(crate) struct ImportArguments {
     /// Spring profiles that are active in Clouddriver, besides local.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     clouddriver_profiles: Vec<String>,
-    /// Database of the plugin, mysql:// or postgresql://, without a password. SELECT on kubesvc_accounts is enough.
+    /// Database of the plugin, mysql:// or postgresql://, without a password. SELECT on kubesvc_accounts is enough. Without it, no account is created.
     #[arg(long, value_name = "URL")]
     database: Option<String>,
     /// File with the password of the database's user. Default: KUBESVC_DATABASE_PASSWORD in the environment.
@@ -76,7 +72,7 @@ pub(crate) struct ImportArguments {
     /// Where the operator's settings are written; a file that differs is not overwritten.
     #[arg(long, value_name = "FILE", default_value = "kubesvc-imported.yml")]
     settings_out: PathBuf,
-    /// Write nothing, neither objects nor the file.
+    /// Write nothing, neither objects nor the file. The API server checks each account.
     #[arg(long)]
     dry_run: bool,
     /// Output format.
@@ -119,10 +115,16 @@ pub(crate) async fn run(
             read.rows
         }
     };
+    let existing = if rows.is_empty() { Vec::new() } else { session.list_accounts(None).await? };
+    let existing = ExistingAccounts::of(existing.iter().map(|one| &one.account));
     if !arguments.dry_run {
         write_settings(&arguments.settings_out, &settings_file(&settings))?;
     }
-    let accounts = accounts(&session, &rows, arguments.dry_run).await?;
+    let accounts = accounts(&session, &rows, &existing, arguments.dry_run).await;
+    let failed = accounts.iter().filter(|one| one.result == RowResult::Failed).count();
+    if failed > 0 {
+        incomplete.push(format!("accounts that failed: {failed}; the same command again goes on with them"));
+    }
     let report = ImportReport {
         warning: ImportReport::warning(has_gateway),
         dry_run: arguments.dry_run,
@@ -131,6 +133,7 @@ pub(crate) async fn run(
         agents,
         namespace: session.namespace.clone(),
         accounts,
+        has_database: arguments.database.is_some(),
         incomplete,
     };
     terminal::print(&match (arguments.output, report.warning) {
@@ -246,107 +249,31 @@ async fn read_rows(
 async fn accounts(
     session: &ApiSession,
     rows: &[ForeignRow],
+    existing: &ExistingAccounts,
     dry_run: bool,
-) -> Result<Vec<RowLine>, CommandError> {
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let existing = session.list_accounts(None).await?;
-    let existing = ExistingAccounts::of(existing.iter().map(|one| &one.account));
-    let bar = Progress::new(rows.len() as u64);
+) -> Vec<RowLine> {
+    let (creator, bar) = (AccountCreator::new(session, dry_run), Progress::new(rows.len() as u64));
     let lines = stream::iter(rows).map(|row| async {
-        let (result, reason) = match rows::plan(row, &session.namespace, &existing) {
-            RowPlan::Create(adoption) => create(session, &adoption, dry_run).await?,
+        let (result, reason) = match rows::plan(row, &session.namespace, existing) {
+            RowPlan::Create(adoption) => creator.create(&adoption).await,
             RowPlan::Exists(why) => (RowResult::Exists, why),
             RowPlan::Left(why) => (RowResult::Left, why.to_owned()),
             RowPlan::Refused(why) => (RowResult::Refused, why),
         };
         let is_imported = matches!(result, RowResult::Created | RowResult::Exists);
-        Ok(RowLine {
+        RowLine {
             name: row.name.clone(),
             status: row.status.clone(),
             zone_id: row.zone_id.clone(),
             desired_state: is_imported.then(|| rows::desired(row)),
             result,
             reason,
-        })
+        }
     });
     let mut done = 0;
-    let lines = lines.buffered(MAX_CONCURRENT_CREATES).inspect_ok(|_: &RowLine| {
+    let lines = lines.buffered(MAX_CONCURRENT_CREATES).inspect(|_| {
         done += 1;
         bar.show(done, "accounts".to_owned());
     });
-    lines.try_collect().await
-}
-
-/// Creates the Secret, if the account has one, and then the object. A Secret whose object was not created is taken back.
-async fn create(
-    session: &ApiSession,
-    adoption: &Adoption,
-    dry_run: bool,
-) -> Result<(RowResult, String), CommandError> {
-    let parameters = PostParams { dry_run, field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()) };
-    let (namespace, object) = (&session.namespace, &adoption.object);
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let secrets: Api<Secret> = session.api(namespace);
-    let contents: Contents<'_> = adoption.kubeconfigs.iter().map(|(key, text)| (*key, text)).collect();
-    let mut made = None;
-    if !contents.is_empty() {
-        let wanted = owned_secret::wanted((namespace, name), ORIGIN_MIGRATED, &contents, None);
-        match put_secret(session, &secrets, wanted, (namespace, name), &parameters).await? {
-            Ok(secret) => made = Some(secret),
-            Err(why) => return Ok((RowResult::Refused, why)),
-        }
-    }
-    let accounts: Api<KubesvcAccount> = session.api(namespace);
-    let Err(error) = session.try_ask(accounts.create(&parameters, object)).await? else {
-        return Ok((RowResult::Created, String::new()));
-    };
-    if let Some(secret) = made.filter(|_| !dry_run) {
-        let of = SecretVersion::of(&secret.metadata).preconditions();
-        let delete = DeleteParams { preconditions: Some(of), ..DeleteParams::default() };
-        let secret = secret.metadata.name.unwrap_or_default();
-        // One that somebody has changed since is somebody's.
-        let _ = session.try_ask(secrets.delete(&secret, &delete)).await?;
-    }
-    match error {
-        kube::Error::Api(status) if status.is_already_exists() => {
-            Ok((RowResult::Exists, format!("ksa/{name} was created meanwhile")))
-        }
-        // The API server's text may quote a reference that is itself the secret.
-        kube::Error::Api(status) if status.code == 422 => {
-            Ok((RowResult::Refused, "the API server finds its object invalid (422)".to_owned()))
-        }
-        error => {
-            let asked = ResourceRequest {
-                verb: "create",
-                resource: crate::api_session::ACCOUNTS,
-                namespace: Some(namespace),
-            };
-            Err(session.failed(asked, &error))
-        }
-    }
-}
-
-/// Creates a Secret, or replaces the one of an import that was interrupted.
-async fn put_secret(
-    session: &ApiSession,
-    secrets: &Api<Secret>,
-    mut wanted: Secret,
-    object: (&str, &str),
-    parameters: &PostParams,
-) -> Result<Result<Secret, String>, CommandError> {
-    let asked = |verb| ResourceRequest { verb, resource: "secrets", namespace: Some(object.0) };
-    let name = wanted.metadata.name.clone().unwrap_or_default();
-    match session.try_ask(secrets.create(parameters, &wanted)).await? {
-        Ok(made) => return Ok(Ok(made)),
-        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-        Err(error) => return Err(session.failed(asked("create"), &error)),
-    }
-    let present = session.ask(asked("get"), secrets.get_metadata(&name)).await?.metadata;
-    if !owned_secret::is_ours(&present, object) {
-        return Ok(Err(format!("Secret {name} is there and is not kubesvc's: rename or delete it")));
-    }
-    wanted.metadata.resource_version = present.resource_version;
-    session.ask(asked("update"), secrets.replace(&name, parameters, &wanted)).await.map(Ok)
+    lines.collect().await
 }

@@ -10,6 +10,11 @@ use super::settings::{SettingLine, SettingResult};
 /// First line where the API of accounts is not served.
 const NO_GATEWAY: &str = "The API of accounts (gateway) is not served here: without it, or kubeconfigs of its own, \
                           Clouddriver loses the accounts in step 5, when the plugin is removed, and Spinnaker's deploys end.";
+/// In place of the accounts, if the command was given no database.
+const NO_DATABASE: &str = "None: give --database for the dynamic accounts.";
+const DRY_RUN_NEXT: &str = "Nothing was written. The next step is the same command without --dry-run.";
+const INCOMPLETE_NEXT: &str =
+    "The next step is the same command again, when what is incomplete can be read and created.";
 const NEXT: &str =
     "The next step is 2 of docs/migrate-from-scale-agent.md: kubesvc's agents beside the vendor's.";
 
@@ -27,7 +32,10 @@ pub(super) struct ImportReport {
     /// Namespace of the accounts.
     pub(super) namespace: String,
     pub(super) accounts: Vec<RowLine>,
-    /// Why it may lack something.
+    /// Whether the command was given the database.
+    #[serde(skip)]
+    pub(super) has_database: bool,
+    /// What it lacks, and why.
     pub(super) incomplete: Vec<String>,
 }
 
@@ -66,12 +74,18 @@ impl ImportReport {
             let (result, status) = (one.result.as_str().to_owned(), one.status.clone());
             table.row([one.name.clone(), result, status, desired, zone, one.reason.clone()]);
         }
-        push(&mut lines, &table, self.accounts.len(), "No rows were read.");
+        let none = if self.has_database { "The table has no rows." } else { NO_DATABASE };
+        push(&mut lines, &table, self.accounts.len(), none);
         if !self.incomplete.is_empty() {
-            lines.push(heading("Not known"));
+            lines.push(heading("Incomplete"));
             lines.extend(self.incomplete.iter().map(|why| format!("  {}", text::line(why))));
         }
-        lines.extend([String::new(), NEXT.to_owned()]);
+        let next = match (self.dry_run, self.incomplete.is_empty()) {
+            (true, _) => DRY_RUN_NEXT,
+            (false, true) => NEXT,
+            (false, false) => INCOMPLETE_NEXT,
+        };
+        lines.extend([String::new(), next.to_owned()]);
         lines
     }
 
@@ -122,11 +136,24 @@ mod tests {
             agents: Vec::new(),
             namespace: "spin".to_owned(),
             accounts: Vec::new(),
+            has_database: false,
             incomplete: vec!["a\x1bb".to_owned()],
         };
         let lines = report.lines();
         assert!(lines[0].contains("step 5") && lines[0].contains("deploys end"), "{lines:?}");
         assert!(lines.iter().any(|line| line.contains("a\\u{1b}b")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("give --database")), "{lines:?}");
+        report.has_database = true;
+        assert!(report.lines().iter().any(|line| line.contains("has no rows")));
+        for (dry_run, incomplete, part) in [
+            (true, vec!["a".to_owned()], "without --dry-run"),
+            (false, vec!["a".to_owned()], "same command again"),
+            (false, Vec::new(), "next step is 2"),
+        ] {
+            (report.dry_run, report.incomplete) = (dry_run, incomplete);
+            let last = report.lines().pop().unwrap_or_default();
+            assert!(last.contains(part), "{last:?} lacks {part:?}");
+        }
         report.warning = ImportReport::warning(true);
         assert!(!report.lines().join("\n").contains("step 5"));
         assert!(!report.has_refusals());

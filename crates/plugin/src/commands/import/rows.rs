@@ -31,6 +31,8 @@ pub(super) enum RowResult {
     Left,
     /// It cannot be an account.
     Refused,
+    /// A request failed, so it may not have been created.
+    Failed,
 }
 
 impl RowResult {
@@ -40,6 +42,7 @@ impl RowResult {
             Self::Exists => "exists",
             Self::Left => "left",
             Self::Refused => "refused",
+            Self::Failed => "failed",
         }
     }
 }

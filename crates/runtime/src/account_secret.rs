@@ -1,5 +1,5 @@
 //! The Secret that kubesvc writes for the kubeconfigs of one account. The rules are in [`owned_secret`]; REST, the
-//! adoption of rows and the controller carry them out through [`AccountSecret`].
+//! adoption of rows, migrations, the controller and `kubectl kubesvc import` carry them out through [`AccountSecret`].
 //!
 //! The Secret is written before the object, so that an object never exists without its credential. If the process dies
 //! between two steps:
@@ -34,17 +34,15 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DeleteParams;
 
+use crate::kube_access::{ErrorClass, KubeAccess, KubeError, KubeObjects, WriteOptions, unless_stale};
+use crate::rate_limit::Urgency;
+use crate::telemetry::errors::chain;
+use crate::telemetry::outages::warn_unless_away;
 use kubesvc_core::owned_secret::{
     self, Contents, ObjectName, Preparation, SecretVersion, brought_to, claim, completion, has_contents_of,
     is_named_by, is_of_earlier_version, is_ours, keys_named_by, preparation, trimmed, update_of,
 };
 use kubesvc_core::{KubesvcAccount, ORIGIN_MIGRATED, ORIGIN_REST, object_names};
-use kubesvc_runtime::kube_access::{
-    ErrorClass, KubeAccess, KubeError, KubeObjects, WriteOptions, unless_stale,
-};
-use kubesvc_runtime::rate_limit::Urgency;
-use kubesvc_runtime::telemetry::errors::chain;
-use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Maximum number of attempts at a write that conflicts with other writers of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 8;
@@ -85,6 +83,13 @@ impl SecretWriter {
         contents: UNNAMED_WRITE.at("adopt-secret"),
         claim: UNNAMED_WRITE.at("adopt-secret"),
     };
+    /// `kubectl kubesvc import`, for kubeconfigs of the vendor's rows.
+    pub const IMPORT: Self = Self {
+        origin: ORIGIN_MIGRATED,
+        takes_earlier: false,
+        contents: UNNAMED_WRITE.at("import-secret"),
+        claim: UNNAMED_WRITE.at("import-secret"),
+    };
 }
 
 /// Why a Secret was not written.
@@ -93,12 +98,15 @@ pub enum AccountSecretError {
     /// Another account has the name of the object, or the account is gone or being deleted.
     #[error("another account has the name, or the account is gone or being deleted")]
     Taken,
+    /// There is a Secret of this namespace and name that is not kubesvc's.
     #[error(
         "Secret {0} already exists and is not kubesvc's; rename or delete it, because the kubeconfig would be stored there"
     )]
     NotOurs(String),
+    /// Other writers changed the Secret at each attempt.
     #[error("others write the Secret {0} at the same time")]
     Contended(String),
+    /// A request failed.
     #[error(transparent)]
     Api(#[from] KubeError),
 }
@@ -166,8 +174,28 @@ impl<'a> AccountSecret<'a> {
         Ok(Some(made))
     }
 
+    /// Whether [`Self::create_account`] would create the account now. The API server checks what would be written, and
+    /// stores nothing.
+    pub async fn try_account(
+        &self,
+        contents: &Contents<'_>,
+        account: &KubesvcAccount,
+    ) -> Result<bool, AccountSecretError> {
+        if !contents.is_empty() {
+            match self.secrets.get_metadata(&self.name).await? {
+                Some(present) => self.check_ours(&present)?,
+                None => drop(self.secrets.try_create(&self.wanted(contents, None)).await?),
+            }
+        }
+        match self.accounts.try_create(account).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.class() == ErrorClass::Conflict => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// First step of creating an account. Returns the version that holds these contents.
-    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, AccountSecretError> {
+    async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, AccountSecretError> {
         let wanted = self.wanted(contents, None);
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.secrets.get(&self.name).await?;
@@ -202,7 +230,7 @@ impl<'a> AccountSecret<'a> {
     }
 
     /// Last step of creating an account. `prepared` is the version that the first step wrote.
-    pub(super) async fn complete(
+    async fn complete(
         &self,
         contents: &Contents<'_>,
         prepared: &SecretVersion,
