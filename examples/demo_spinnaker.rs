@@ -1,5 +1,6 @@
 //! The demo of a stock Clouddriver beside kubesvc: accounts that are applied with kubectl appear in it by themselves,
-//! deploy through the agent, and leave it when they are deleted, also while it is down: `make demo-spinnaker`.
+//! deploy through the agent, and leave it when they are deleted, also while it is down. Then accounts that Clouddriver has of
+//! its own are taken over in waves: `make demo-spinnaker`.
 //!
 //! It stays up until Ctrl-C. With `DEMO_ONCE=1` it ends after its checks instead: exit code 0 if all of them held.
 
@@ -7,6 +8,8 @@
 mod http_get;
 #[path = "demo_spinnaker/inputs.rs"]
 mod inputs;
+#[path = "demo_spinnaker/migration.rs"]
+mod migration;
 #[path = "demo/screen.rs"]
 mod screen;
 #[path = "demo_spinnaker/spinnaker.rs"]
@@ -18,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use inputs::{Ports, account, agent_settings, operator_settings};
+use inputs::{Ports, Sources, account, agent_settings, operator_settings};
 use kubesvc_testkit::{
     clouddriver::{Clouddriver, Settings},
     controlplane::{ControlPlane, StartOptions, kubectl_path},
@@ -41,6 +44,8 @@ const ACCOUNTS: [&str; 2] = ["payments", "shop"];
 const POLL: Duration = Duration::from_secs(1);
 /// Longest time for which a deletion waits for Clouddriver here.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
+/// User of Clouddriver's database who may only read its accounts, and the password.
+const READER: &str = "kubesvc_reader";
 /// Time limit for what follows by itself.
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -55,7 +60,8 @@ async fn demo(screen: Screen) -> Result<(), String> {
     let demo = Demo::start(screen).await?;
     let shown = async {
         demo.deploy(screen).await?;
-        demo.delete_while_clouddriver_is_down(screen).await
+        demo.delete_while_clouddriver_is_down(screen).await?;
+        demo.migrate(screen).await
     };
     shown.await.map_err(|reason| demo.with_logs(&reason))?;
     if is_once() {
@@ -75,6 +81,8 @@ struct Demo {
     _database: databases::Server,
     folder: Folder,
     kubectl: PathBuf,
+    /// Port of REST.
+    rest: u16,
     _home: ControlPlane,
     // The cluster that Spinnaker deploys to.
     target: ControlPlane,
@@ -101,22 +109,34 @@ impl Demo {
                 operator_kubeconfig(&home, &folder).await
             })
             .await?;
-        let (database, clouddriver) = screen
+        let (database, reader, clouddriver) = screen
             .step("Clouddriver's account management and kubectl, on PostgreSQL", async {
                 let database = databases::own(Kind::PostgreSql).await?;
                 let settings = Settings { poll: POLL, ..Settings::default() };
-                let clouddriver = Clouddriver::start(&database.fresh_database().await, settings).await?;
-                Ok((database, clouddriver))
+                let url = database.fresh_database().await;
+                let clouddriver = Clouddriver::start(&url, settings).await?;
+                // A user who may read accounts, and do nothing else.
+                let grant =
+                    format!("CREATE USER {READER} PASSWORD '{READER}'; GRANT SELECT ON accounts TO {READER}");
+                clouddriver.tables().execute(&grant).await?;
+                let (_, place) = url.rsplit_once('@').ok_or("a URL without a user")?;
+                Ok((database, format!("postgres://{READER}@{place}"), clouddriver))
             })
             .await?;
         let ports = Ports { rest: ports::free(), hub: ports::free(), gateway: ports::free() };
         let operator = screen
             .step("kubesvc-operator with kubesvc.clouddriver.push.enabled: ready", async {
                 let files = (clouddriver.file("token"), clouddriver.file("ca.crt"));
+                let sources = Sources {
+                    database: &reader,
+                    password: &folder.write("password", READER)?,
+                    accounts: &clouddriver.file("accounts.yml"),
+                };
                 let settings = operator_settings(
                     ports,
                     &clouddriver.base_url(),
                     (&files.0, &files.1),
+                    &sources,
                     &folder.file("kubesvc.db"),
                 );
                 let mut command = Command::new(program("kubesvc-operator")?);
@@ -144,6 +164,7 @@ impl Demo {
             _database: database,
             folder,
             kubectl: kubectl_path()?,
+            rest: ports.rest,
             _home: home,
             target,
         })
@@ -289,6 +310,14 @@ impl Demo {
             "kubectl patch ksa/shop --type=merge -p '{\"spec\":{\"spinnaker\":{\"register\":false}}}'",
         );
         screen.suggestion("watch what becomes of it", "kubectl get ksa -o wide --watch");
+        screen.suggestion(
+            "the migrations, and what they would do with all accounts of Clouddriver",
+            &format!(
+                "{} migrate status; {0} migrate --all --dry-run --operator-url http://127.0.0.1:{}",
+                program("kubectl-kubesvc").unwrap_or_default().display(),
+                self.rest
+            ),
+        );
         screen.suggestion("what the operator says", &format!("tail -f {}", self.operator.log().display()));
         screen.say("");
     }

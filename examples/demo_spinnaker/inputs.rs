@@ -12,11 +12,22 @@ pub(crate) struct Ports {
     pub(crate) gateway: u16,
 }
 
+/// What the operator reads of Clouddriver's accounts.
+pub(crate) struct Sources<'a> {
+    /// URL of the database, with a user who may only read its table of accounts.
+    pub(crate) database: &'a str,
+    /// File with that user's password.
+    pub(crate) password: &'a Path,
+    /// Clouddriver's YAML file.
+    pub(crate) accounts: &'a Path,
+}
+
 /// The settings of the operator. `files` are Clouddriver's token and the authority of the gateway, in its pod.
 pub(crate) fn operator_settings(
     ports: Ports,
     clouddriver: &str,
     files: (&Path, &Path),
+    sources: &Sources<'_>,
     database: &Path,
 ) -> String {
     let Ports { rest, hub, gateway } = ports;
@@ -26,8 +37,12 @@ kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
   gateway: {{enabled: true, server: {{address: 127.0.0.1, port: {gateway}}}}}
   database: {{url: 'sqlite://{}'}}
+  credentials: {{poller: {{reloadFrequencyMs: {}}}}}
   clouddriver:
     baseUrl: {clouddriver}
+    sources:
+      - {{name: sql, type: sql, url: '{}', passwordFile: {}}}
+      - {{name: yaml, type: file, paths: [{}]}}
     push:
       enabled: true
       gateway: https://localhost:{gateway}
@@ -39,6 +54,10 @@ kubesvc:
       removalWaitSeconds: {}
 ",
         database.display(),
+        POLL.as_millis(),
+        sources.database,
+        sources.password.display(),
+        sources.accounts.display(),
         files.0.display(),
         files.1.display(),
         POLL.as_secs(),
@@ -61,5 +80,20 @@ pub(crate) fn account(name: &str, kubeconfig: &str) -> String {
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  kubeconfig: |\n{indented}---\n\
          apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {{name: {name}}}\n\
          spec:\n  zoneId: east\n  namespaces: [{name}]\n  kubeconfig: {{secretRef: {{name: {name}}}}}\n"
+    )
+}
+
+/// Clouddriver's YAML file: an account that its table has too, and one that only Clouddriver can use.
+pub(crate) const FILE_ACCOUNTS: &str = "kubernetes:
+  accounts:
+    - {name: account-000, kubeconfigFile: /home/spinnaker/.kube/account-000}
+    - {name: own-cluster, serviceAccount: true}
+";
+
+/// A migration of all accounts of Clouddriver's table, as Git would hold it.
+pub(crate) fn migration(name: &str) -> String {
+    format!(
+        "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcMigration\nmetadata: {{name: {name}}}\nspec:\n  \
+         patterns: [account-.*]\n  zoneRules: [{{pattern: .*, zoneId: east}}]\n  wave: {{size: 25%, soak: 2s}}\n"
     )
 }

@@ -54,6 +54,11 @@ pub(crate) async fn deploy(base: &str, account: &str, namespace: &str) -> Result
     .await
 }
 
+/// Stores an account in Clouddriver: `POST` a new one, `PUT` one that is there.
+pub(crate) async fn store(base: &str, method: Method, definition: &Value) -> Result<(), String> {
+    ask(method, &format!("{base}/credentials"), Some(definition)).await.map(drop)
+}
+
 async fn ask(method: Method, url: &str, body: Option<&Value>) -> Result<Value, String> {
     let mut request = reqwest::Client::new().request(method, url).timeout(LIMIT);
     if let Some(body) = body {

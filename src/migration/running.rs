@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use tracing::warn;
 
 use super::Scanner;
 use super::facts::FactIndex;
@@ -13,6 +14,7 @@ use kubesvc_clouddriver::migration::{
     SelectionError, decide,
 };
 use kubesvc_core::lifecycle::Tick;
+use kubesvc_core::migration::NotableAccount;
 use kubesvc_core::not_watched;
 use kubesvc_core::{FORCE_ROLLBACK_ANNOTATION, KubesvcMigration, KubesvcMigrationStatus, RETRY_ANNOTATION};
 
@@ -198,8 +200,17 @@ impl RunningMigration {
         self.status.as_ref()
     }
 
-    /// Takes in a status that was written.
+    /// Takes in a status that was written. That of the documented settings is in no object, so the log has what someone
+    /// should look at.
     pub(super) fn put_status(&mut self, status: KubesvcMigrationStatus) {
+        if self.object.is_none() {
+            let known = self.status.iter().flat_map(|status| &status.notable).collect::<Vec<_>>();
+            for NotableAccount { name, reason, message } in
+                status.notable.iter().filter(|one| !known.contains(one))
+            {
+                warn!(migration = self.name, account = name, reason, "{message}");
+            }
+        }
         self.status = Some(status);
     }
 

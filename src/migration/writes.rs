@@ -343,13 +343,6 @@ impl LeaderMigrations<'_> {
             let (done, total, failed) = (status.done, status.total, status.failed);
             info!(migration, ?phase, done, total, failed, "a migration is in another phase");
         }
-        if running.object().is_none() {
-            let before = running.status().map(|status| status.notable.as_slice()).unwrap_or_default();
-            for new in status.notable.iter().filter(|one| !before.contains(one)) {
-                let (account, reason, message) = (&new.name, &new.reason, &new.message);
-                warn!(migration = running.name(), account, reason, message, "an account needs a look");
-            }
-        }
         if let Some(object) = running.object() {
             let mut object = (**object).clone();
             object.status = Some(status.clone());

@@ -87,8 +87,9 @@ struct Reference {
 impl Reference {
     fn of(spec: &Spec) -> Self {
         let (mut now, mut not) = (Vec::new(), Vec::new());
+        let mut above = String::new();
         for row in spec.rows() {
-            let (rows, read) = match row.used {
+            let (rows, mut read) = match row.used {
                 _ if let Some(why) = row.idle => (&mut now, format!("without effect: {why}")),
                 SettingUse::Read(_) => {
                     let name = row.environment_name().map(|name| format!("`{name}`"));
@@ -102,12 +103,19 @@ impl Reference {
                     (&mut not, format!("refused, but `{word}`: not built"))
                 }
             };
+            if ["no effect: ", "refused"].iter().any(|begin| read.starts_with(begin)) {
+                if read == above {
+                    "as above".clone_into(&mut read);
+                } else {
+                    above.clone_from(&read);
+                }
+            }
             let default = match row.used {
                 SettingUse::Read(default) if !default.is_empty() => format!("`{default}`"),
                 _ => String::new(),
             };
             let secret = if row.kind.is_secret() { " (never shown)" } else { "" };
-            let (key, kind, about) = (&row.key, row.kind, row.about);
+            let (key, kind, about) = (&row.key, allowed(&row.kind.to_string()), row.about);
             rows.push(format!("| `{key}` | {kind}{secret} | {default} | {read} | {about} |"));
         }
         Self { now, not }
@@ -118,6 +126,29 @@ impl Reference {
         let head = format!("| setting | allowed | default | {column} | meaning |\n|---|---|---|---|---|");
         [&[head][..], rows].concat().join("\n")
     }
+}
+
+/// What is allowed, shorter than in messages of errors: the page says how to read it.
+fn allowed(kind: &str) -> String {
+    let kind = kind
+        .replace("true or false", "boolean")
+        .replace("text on one line of at most ", "text, ≤ ")
+        .replace(" (at most 63 lower-case letters, digits and hyphens)", "")
+        .replace(
+            "http://HOST:PORT or https://HOST:PORT, with a path or without, and without a user and a password, query and \
+             fragment",
+            "a URL without user, password, query, fragment",
+        );
+    let Some(number) = kind.strip_prefix("a whole number ") else { return kind.replace(" characters", "") };
+    let (what, range) = number.split_once("from ").unwrap_or(("", number));
+    let unit = match what.trim() {
+        "of seconds" => " s",
+        "of milliseconds" => " ms",
+        "of nanoseconds" => " ns",
+        "" => "",
+        noted => return format!("{} {noted}", range.replace(" to ", "…")),
+    };
+    format!("{}{unit}", range.replace(" to ", "…"))
 }
 
 /// The key of a row.
@@ -138,8 +169,8 @@ fn the_list_of_settings_names_each_once() {
     }
     let Reference { now, not } = Reference::of(OperatorSettings::spec());
     let (now, not) = (now.join("\n"), not.join("\n"));
-    assert!(now.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | `SERVER_PORT` | port of the REST server |"), "{now}");
-    assert!(not.contains("anything (never shown) |  | refused: not built | password of that key |"), "{not}");
+    assert!(now.contains("| `server.port` | 0…65535 (a port; 0 lets the system choose) | `7002` | `SERVER_PORT` | port of the REST server |"), "{now}");
+    assert!(not.contains("anything (never shown) |  | as above | password of that key |"), "{not}");
 }
 
 #[test]

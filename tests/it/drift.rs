@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use kubesvc_core::KubesvcMigration;
 use kubesvc_testkit::{folder::Folder, must};
 
 const OPERATOR: &str = env!("CARGO_BIN_EXE_kubesvc-operator");
@@ -179,6 +180,25 @@ fn printed_settings_are_redacted() {
     assert!(printed.contains("hub.example.com:9091"), "{printed}");
     assert!(!printed.contains("CANARY"), "{printed}");
     assert!(!errors.contains("CANARY"), "{errors}");
+}
+
+#[test]
+fn settings_and_migration_of_the_page_are_accepted() {
+    let page = in_repository("docs/migrate-from-clouddriver.md");
+    let blocks: Vec<&str> =
+        page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    let [values, migration] = blocks[..] else { unreachable!("{blocks:?}") };
+    let values: Value = serde_saphyr::from_str(values).expect("values of the chart");
+    let folder = must(Folder::new("drift"));
+    let file = must(folder.write("kubesvc.yml", &values["settings"].to_string()));
+    let (code, printed, errors) = run(OPERATOR, &["--config", &file.display().to_string(), "--print-config"]);
+    assert_eq!(code, Some(0), "{errors}");
+    for name in ["sql", "files", "config"] {
+        assert!(printed.contains(&format!("name: \"{name}\"")), "{name}: {printed}");
+    }
+    let migration: KubesvcMigration = serde_saphyr::from_str(migration).expect("a KubesvcMigration");
+    assert_eq!(migration.spec.patterns, ["team-a-.*"]);
+    assert_eq!(migration.spec.zone_rules[0].zone_id, "east");
 }
 
 #[test]

@@ -275,7 +275,7 @@ async fn what_people_delete_stays_deleted_and_what_the_source_loses_stays_active
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documented_scanner_takes_over_what_its_patterns_name() {
     let settings = [
-        ("kubesvc.dynamicAccounts.namePatterns", json!(["^sql-1.*", "^.*-both"])),
+        ("kubesvc.dynamicAccounts.namePatterns", json!(["^sql-1.*", "^.*-both", "^sql-"])),
         ("kubesvc.dynamicAccounts.credentialScanNamePatterns", json!(["^yaml.*"])),
         ("kubesvc.dynamicAccounts.scanFrequencySeconds", json!(1)),
         ("kubesvc.dynamicAccounts.scanBatchSize", json!(2)),
@@ -297,9 +297,20 @@ async fn the_documented_scanner_takes_over_what_its_patterns_name() {
     // What was taken over is left as it is.
     one.world.patch("sql-12", json!({"spec": {"state": "INACTIVE"}})).await;
     one.world.until("sql-12", State::Inactive).await;
+    let log =
+        |text: &str| one.world.all_logs().iter().map(|(_, log)| log.matches(text).count()).sum::<usize>();
+    let warned = log("whole names; write .*");
     let writes = one.writes();
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(one.writes(), writes);
+    // The log tells of a pattern that matches parts of names only, and of an entry that is refused; not again each second.
+    assert_eq!(log("whole names; write .*"), warned);
+    assert!(warned > 0);
+    one.yaml(&json!([one.good("yaml-1"), {"name": "yaml-own", "serviceAccount": true}]));
+    eventually("the refused entry is logged", MAX_WAIT, async || {
+        if log("yaml-own") > 0 { Ok(()) } else { Err("it is not".to_owned()) }
+    })
+    .await;
     let metrics = one.world.get("/metrics").await.text;
     assert!(
         metrics.contains("kubesvc_migration_accounts{migration=\"settings/scanner\",of=\"total\"}"),

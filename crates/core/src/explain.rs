@@ -18,14 +18,16 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use super::conditions::{LISTED_BY_AGENT, find, left_out};
+use super::conditions::{CREDENTIAL_AVAILABLE, LISTED_BY_AGENT, find, left_out};
 use super::credential_expiry::CREDENTIAL_EXPIRING;
 use super::lifecycle::{displayed_state, generation_is_unhandled};
-use super::registration::{LEAVING_CLOUDDRIVER, RegistrationReason, SPINNAKER_REGISTERED};
+use super::registration::{CLOUDDRIVER_ALSO, LEAVING_CLOUDDRIVER, RegistrationReason, SPINNAKER_REGISTERED};
 use super::{
-    DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION, State,
+    DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, OPERATOR_ANNOTATION,
+    SOURCE_ANNOTATION, State,
 };
 use crate::ids::ZoneId;
 
@@ -164,8 +166,20 @@ pub fn explain(
         let how = "If kubectl kubesvc credential create made the credential, run the same command again";
         verdict = verdict.advise(format!("Expiry: {}. {how} (docs/credentials.md).", expiring.message));
     }
+    if let Some(missing) = facts.condition(CREDENTIAL_AVAILABLE).filter(|said| said.status == "False")
+        && account.desired() == DesiredState::Inactive
+    {
+        // First: activation would fail.
+        let text = format!("It cannot be activated yet ({}): {}.", missing.reason, missing.message);
+        verdict.advice.insert(0, Advice { text, command: None });
+    }
     if let Some(text) = registration_advice(&facts) {
         verdict = verdict.advise(text);
+    }
+    if let Some(text) = also_advice(&facts) {
+        verdict = verdict
+            .advise(text)
+            .command(GATEWAY_ADVICE, format!("{} -o clouddriver", facts.plugin("kubeconfig")));
     }
     if let Some(text) = awaited_operator(account) {
         verdict = verdict.command(text, rules::OPERATOR);
@@ -222,6 +236,24 @@ fn registration_advice(facts: &AccountFacts<'_>) -> Option<String> {
     let remedy = RegistrationReason::of(&said.reason).and_then(RegistrationReason::remedy);
     let remedy = remedy.map(|remedy| format!(" {remedy}")).unwrap_or_default();
     Some(format!("Not registered in Clouddriver ({}): {}.{remedy}", said.reason, said.message))
+}
+
+/// The second way out of an account that Clouddriver has too.
+const GATEWAY_ADVICE: &str = "Or give Clouddriver's account this kubeconfig for the API of accounts, as a row of its name, which \
+                              overrides an entry of a file; deleting the row is the way back \
+                              (docs/migrate-from-clouddriver.md):";
+
+/// The ways out of an account that Clouddriver has of its own.
+fn also_advice(facts: &AccountFacts<'_>) -> Option<String> {
+    const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+    facts.condition(CLOUDDRIVER_ALSO).filter(|said| said.status == "True")?;
+    let source = facts.account.annotation(SOURCE_ANNOTATION);
+    let source = source.map(|source| format!(" (source {source})")).unwrap_or_default();
+    Some(format!(
+        "Clouddriver has the account too{source}, and only Clouddriver deploys to it. Leave it so; or remove it there: its entry \
+         in the file, or its row by DELETE /credentials/{}, sent to Clouddriver itself. Spinnaker then no longer deploys to it.",
+        utf8_percent_encode(facts.account.account_name(), KEPT)
+    ))
 }
 
 /// What to do about kinds that are not in the tables.

@@ -31,10 +31,10 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 pub(super) struct OperatorArguments {
     /// URL of the operator's REST API, such as `http://localhost:7002`. Default: the Service kubesvc-operator, through
     /// the API server.
-    #[arg(long, value_name = "URL", env = "KUBESVC_OPERATOR_URL")]
+    #[arg(long, global = true, value_name = "URL", env = "KUBESVC_OPERATOR_URL")]
     operator_url: Option<String>,
     /// Namespace of the Service kubesvc-operator. Default: --namespace, then the namespace of the context.
-    #[arg(long, value_name = "NS", env = "KUBESVC_OPERATOR_NAMESPACE")]
+    #[arg(long, global = true, value_name = "NS", env = "KUBESVC_OPERATOR_NAMESPACE")]
     operator_namespace: Option<String>,
 }
 

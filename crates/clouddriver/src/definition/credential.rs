@@ -277,7 +277,7 @@ pub fn file_on_clouddriver(account: &KubesvcAccount) -> Option<String> {
     let secret = credential_secret_name(&object);
     Some(format!(
         "the kubeconfig is the file {path:?} of Clouddriver, and no entry of kubesvc.clouddriver.fileRoots maps it; map \
-         its folder there and migrate the account again, or put the kubeconfig into the Secret {namespace}/{secret} \
+         its folder there, delete the account and migrate it again by its name, or put the kubeconfig into the Secret {namespace}/{secret} \
          under the key {OWN_KEY}, or name another source in spec.kubeconfig"
     ))
 }

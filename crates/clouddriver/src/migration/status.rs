@@ -108,8 +108,8 @@ fn notable(
             }
             _ if fact.is_some_and(|fact| fact.needs_file) => {
                 let message =
-                    "its kubeconfig is a file of Clouddriver; see its condition CredentialAvailable";
-                Some(one(name, "FileOnClouddriver", message.to_owned()))
+                    format!("its kubeconfig is a file of Clouddriver; see `kubectl kubesvc why {name}`");
+                Some(one(name, "FileOnClouddriver", message))
             }
             _ if fact.is_some_and(|fact| is_changed(name, fact, plan)) => {
                 Some(one(name, "SourceChanged", "its entry in the source has changed since".to_owned()))

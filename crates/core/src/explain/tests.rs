@@ -530,22 +530,19 @@ fn the_installation_that_serves_an_account_is_named_and_one_that_was_asked_to_an
     assert_says(&asked("other"), "The installation in namespace other was asked to serve it");
 }
 
-fn with_registration(
+fn with_registration(account: KubesvcAccount, holds: &str, reason: &str, message: &str) -> KubesvcAccount {
+    with_condition(account, SPINNAKER_REGISTERED, holds, reason, message)
+}
+
+fn with_condition(
     mut account: KubesvcAccount,
+    type_: &'static str,
     holds: &str,
     reason: &str,
     message: &str,
 ) -> KubesvcAccount {
     let status = account.status.as_mut().expect("a status");
-    status.conditions.push(conditions::one(
-        &[],
-        SPINNAKER_REGISTERED,
-        holds,
-        reason,
-        message,
-        1,
-        &Time(at(-60)),
-    ));
+    status.conditions.push(conditions::one(&[], type_, holds, reason, message, 1, &Time(at(-60))));
     account
 }
 
@@ -570,6 +567,36 @@ fn an_account_that_clouddriver_has_not_says_why_and_what_to_do() {
     assert_says(&explained("False", "Unheard", "new"), "(Unheard): new.");
     let registered = explained("True", "Pushed", "Clouddriver has the account");
     assert!(!says(&registered, "Clouddriver"), "{registered:#?}");
+}
+
+#[test]
+fn an_account_that_clouddriver_has_too_names_the_ways_out() {
+    let migrated =
+        || account(json!({"accountName": "a b"}), json!({"annotations": {"kubesvc.io/source": "sql"}}));
+    let explained = |holds: &str| {
+        let account = in_state(migrated(), State::Active, GrantPhase::Open);
+        explain(&with_condition(account, CLOUDDRIVER_ALSO, holds, "R", "m"), Some(&[]), now())
+    };
+    let also = explained("True");
+    assert_says(&also, "Clouddriver has the account too (source sql), and only Clouddriver deploys to it.");
+    assert_says(&also, "DELETE /credentials/a%20b, sent to Clouddriver itself. Spinnaker then no longer");
+    assert_command(&also, "kubectl kubesvc kubeconfig prod -n spin -o clouddriver");
+    assert!(also.ready, "it is no part of Ready");
+    for holds in ["False", "Unknown"] {
+        assert!(!says(&explained(holds), "Clouddriver"));
+    }
+}
+
+#[test]
+fn an_inactive_account_whose_kubeconfig_only_clouddriver_has_says_so_first() {
+    let inactive = account(json!({"state": "INACTIVE"}), json!({}));
+    let inactive = in_state(inactive, State::Inactive, GrantPhase::None);
+    let without =
+        with_condition(inactive.clone(), CREDENTIAL_AVAILABLE, "False", "FileOnClouddriver", "map it");
+    let advice = explain(&without, Some(&[]), now()).advice;
+    assert_eq!(advice[0].text, "It cannot be activated yet (FileOnClouddriver): map it.");
+    let with = with_condition(inactive, CREDENTIAL_AVAILABLE, "True", "R", "m");
+    assert!(!says(&explain(&with, Some(&[]), now()), "cannot be activated"));
 }
 
 #[test]

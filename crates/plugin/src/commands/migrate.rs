@@ -442,6 +442,16 @@ mod tests {
     }
 
     #[test]
+    fn each_subcommand_takes_the_namespace_that_its_errors_advise() {
+        for words in
+            [&["status"][..], &["status", "m"], &["pause", "m"], &["resume", "m"], &["rollback", "m"]]
+        {
+            let with = [words, &["--operator-namespace", "kubesvc"]].concat();
+            assert_eq!(arguments(&with).operator.namespace(), Some("kubesvc"), "{words:?}");
+        }
+    }
+
+    #[test]
     fn a_dry_run_asks_with_encoded_words() {
         let query = arguments(&["a/b", "ü", "--exclude", "x+", "--dry-run"]).query().expect("a query");
         assert_eq!(query, "name=a%2Fb&name=%C3%BC&excludePattern=x%2B");
