@@ -125,7 +125,12 @@ fn settle_deletions(
     observation: &MigrationObservation<'_>,
     progress: &mut MigrationProgress,
 ) -> Option<PhaseStep> {
-    let phase = observation.status.map_or(MigrationPhase::Planning, |status| status.phase);
+    let phase = match observation.status {
+        _ if observation.rules.rollback != MigrationRollback::None => MigrationPhase::RollingBack,
+        // A pause of an earlier spec is over.
+        Some(status) if status.observed_generation == observation.generation => status.phase,
+        _ => MigrationPhase::Planning,
+    };
     let leaving = || observation.own().filter(|(_, fact)| fact.is_being_deleted && fact.is_held);
     let lists = |name: &str| observation.selection.is_ok_and(|selection| selection.names(name));
     let takes_back =

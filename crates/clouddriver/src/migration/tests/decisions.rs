@@ -378,6 +378,24 @@ fn a_roll_back_leaves_what_somebody_changed_and_what_the_sources_no_longer_have(
 }
 
 #[test]
+fn a_paused_migration_is_shown_as_rolling_back_while_its_accounts_are_deleted() {
+    let mut bench = Bench::new(
+        3,
+        json!({"patterns": ["a.*"], "wave": {"size": "100%", "soak": "0s"}, "limits": {"maxFailed": 0}}),
+    );
+    assert_eq!((names(bench.next()), names(bench.next())), (3, 3));
+    bench.settle(State::Failed);
+    assert_eq!(bench.next(), None);
+    assert_eq!(bench.shown(), (MigrationPhase::Paused, "TooManyFailed"));
+    bench.edit("rollback", json!("delete"));
+    for fact in bench.accounts.values_mut() {
+        (fact.is_being_deleted, fact.is_held) = (true, true);
+    }
+    assert!(bench.next().is_some());
+    assert_eq!(bench.shown().0, MigrationPhase::RollingBack);
+}
+
+#[test]
 fn a_creation_that_the_api_server_refuses_counts_as_failed_until_its_entry_changes() {
     let limits = json!({"maxFailed": "100%"});
     let mut bench =

@@ -3,14 +3,18 @@
 use std::pin::pin;
 
 use futures::TryStreamExt as _;
+use kube::ResourceExt as _;
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
 
 use super::{INCOMPLETE, Migrations, SOME_REFUSED, bare, notable, ready};
 use crate::arguments::{CommandError, complain};
-use kubesvc_core::KubesvcMigration;
 use kubesvc_core::migration::MigrationPhase;
+use kubesvc_core::{KubesvcMigration, RETRY_ANNOTATION};
 use kubesvc_runtime::terminal::{self, Progress};
+
+/// Maximum length of a request to resume that the operator repeats as it is, in bytes; the plugin's are shorter.
+const MAX_MARK_BYTES: usize = 64;
 
 /// Shows the progress of a migration, and then what someone should look at.
 pub(super) async fn follow(migrations: &Migrations<'_>, name: &str) -> Result<(), CommandError> {
@@ -32,6 +36,10 @@ pub(super) async fn follow(migrations: &Migrations<'_>, name: &str) -> Result<()
         let status = seen.status.clone().unwrap_or_default();
         if status.observed_generation != seen.metadata.generation.unwrap_or_default() {
             continue; // The operator has not seen the spec yet.
+        }
+        let asked = seen.annotations().get(RETRY_ANNOTATION).filter(|asked| asked.len() <= MAX_MARK_BYTES);
+        if asked.is_some() && asked != status.retry_handled.as_ref() {
+            continue; // Nor that it is to resume.
         }
         let (total, done) = (count(status.total), count(status.done));
         let bar = bar.get_or_insert_with(|| Progress::new(total));
