@@ -131,8 +131,8 @@ checkers: ## Build kubeconform, actionlint and krew's validator, which check ren
 java: ## See to Java and Maven for the tests (Debian: installs them)
 	@sh tests/java.sh
 
-clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests (a minute; kept in the same place)
-	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver
+clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests, and a config server (two minutes; kept in the same place)
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver && $(PROGRAMS)/examples/controlplane config-server
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
 	@sh tests/node/inside.sh check
