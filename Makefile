@@ -19,7 +19,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas demo-spinnaker test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas demo-spinnaker test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver nginx node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,10 +36,10 @@ demo-spinnaker: controlplane databases clouddriver ## Accounts appear in a Cloud
 	$(BUILD) --bins --example demo_spinnaker
 	@$(PROGRAMS)/examples/demo_spinnaker
 
-test: controlplane databases judge controllers helm informer promtool checkers clouddriver ## The tests that continuous integration runs: pure, database, real control planes, faults
+test: controlplane databases judge controllers helm informer promtool checkers clouddriver nginx ## The tests that continuous integration runs: pure, database, real control planes, faults
 	@CARGO=$(CARGO) sh tests/run.sh
 
-test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
+test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver nginx node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
 	@CARGO=$(CARGO) LIMIT=14400 PROPTEST_CASES=600 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
 	$(MAKE) --no-print-directory floods openapi-check model node-test
 
@@ -133,6 +133,9 @@ java: ## See to Java and Maven for the tests (Debian: installs them)
 
 clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests, and a config server (two minutes; kept in the same place)
 	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver && $(PROGRAMS)/examples/controlplane config-server
+
+nginx: ## See to nginx for the tests of routes (Debian: installs it)
+	@sh tests/nginx.sh
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
 	@sh tests/node/inside.sh check

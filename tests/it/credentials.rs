@@ -2,6 +2,7 @@
 //! lost on the way.
 
 mod crashes;
+mod route;
 
 use std::time::Duration;
 

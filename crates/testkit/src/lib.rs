@@ -10,6 +10,7 @@
 //! | `clouddriver.rs`, `clouddriver/` | what stands in for Spinnaker's Clouddriver, built once from `tests/clouddriver` |
 //! | `config_server.rs` | a Spring Cloud config server on a git repository of its own, built once from `tests/config-server` |
 //! | `java.rs`, `java/` | servers in Java: built by Maven, started, killed and started again |
+//! | `nginx.rs` | nginx with a server of a sample |
 //! | `audit.rs` | the writes that the API server received |
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
@@ -33,6 +34,7 @@ mod java;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod namespace;
+pub mod nginx;
 pub mod node;
 pub mod ports;
 pub mod process;
