@@ -3,6 +3,7 @@
 
 mod crashes;
 mod route;
+mod tls;
 
 use std::time::Duration;
 
