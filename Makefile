@@ -13,7 +13,7 @@ INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
 # What no benchmark measures need not wait for link-time optimisation.
 UNLINKED := CARGO_PROFILE_BENCH_LTO=off CARGO_PROFILE_BENCH_CODEGEN_UNITS=16
 # Tests that other targets run: with programs built in another way, with what only these targets see to, or for as long as they are told.
-ELSEWHERE := (floods|openapi_check|skew|mutations|full|walks)::|ten_busy_minutes|half_an_hour|[[:space:]]node$$
+ELSEWHERE := (floods|added_time|openapi_check|skew|mutations|full|walks)::|ten_busy_minutes|half_an_hour|[[:space:]]node$$
 DENY_VERSION := 0.20.2
 DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
 DENY := $(DENY_FOLDER)/bin/cargo-deny
@@ -47,8 +47,8 @@ faults: controlplane databases informer helm ## The long faults: every crash poi
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
 	$(MAKE) --no-print-directory floods
 
-floods: controlplane databases ## What others notice of floods, and ten busy minutes without a database, with optimised programs and nothing beside them
-	$(UNLINKED) $(CARGO) test --profile bench --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
+floods: controlplane databases ## What others notice of floods, what /credentials adds to a call, and ten busy minutes without a database, with optimised programs and nothing beside them
+	$(UNLINKED) $(CARGO) test --profile bench --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: added_time:: ten_busy_minutes
 
 random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::

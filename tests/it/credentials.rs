@@ -1,6 +1,7 @@
 //! `/credentials` of an operator in front of a Clouddriver: what is written there through it is so here too, whatever is
 //! lost on the way.
 
+mod added_time;
 mod crashes;
 mod route;
 mod tls;
