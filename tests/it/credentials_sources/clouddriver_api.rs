@@ -62,7 +62,7 @@ async fn all_pages_of_a_running_clouddriver_are_read_and_what_it_leaves_out_is_n
     let metrics = world.get("/metrics").await.text;
     assert!(metrics.contains(&count), "{metrics}");
 
-    // A user who may not see accounts, and a server that is gone.
+    // A server that is gone.
     clouddriver.kill();
     let answer = world.rest("POST", ACCOUNTS, &of(&["a-100"])).await;
     assert!(answer.status == 503 && answer.text.contains("check that the server runs there"), "{answer}");
