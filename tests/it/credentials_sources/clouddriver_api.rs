@@ -17,7 +17,7 @@ const PUSHED: &str = "a-397";
 async fn all_pages_of_a_running_clouddriver_are_read_and_what_it_leaves_out_is_never_absent() {
     let database = shared(Kind::MariaDb).await.fresh_database().await;
     let fiat = Settings { poller: false, admins: Some(vec!["migrator".to_owned()]), ..Settings::default() };
-    let clouddriver = must(RunningClouddriver::start(&database, fiat).await);
+    let mut clouddriver = must(RunningClouddriver::start(&database, fiat.clone()).await);
     let source =
         json!([{"name": "api", "type": "api", "uri": clouddriver.base_url(), "username": "migrator"}]);
     let world = World::prepare().setting("kubesvc.clouddriver.sources", source).start().await;
@@ -62,7 +62,7 @@ async fn all_pages_of_a_running_clouddriver_are_read_and_what_it_leaves_out_is_n
     let metrics = world.get("/metrics").await.text;
     assert!(metrics.contains(&count), "{metrics}");
 
-    // A server that is gone.
+    // A server that is gone, and a user who may not see accounts.
     clouddriver.kill();
     let answer = world.rest("POST", ACCOUNTS, &of(&["a-100"])).await;
     assert!(answer.status == 503 && answer.text.contains("check that the server runs there"), "{answer}");
@@ -72,6 +72,9 @@ async fn all_pages_of_a_running_clouddriver_are_read_and_what_it_leaves_out_is_n
         if answer.status == 202 { Ok(()) } else { Err(answer.text) }
     })
     .await;
+    must(clouddriver.restart_with(Settings { admins: Some(vec!["ann".to_owned()]), ..fiat }).await);
+    let answer = world.rest("POST", ACCOUNTS, &of(&["a-101"])).await;
+    assert!(answer.status == 503 && answer.text.contains("credentials source api may have it"), "{answer}");
     assert_eq!(must(clouddriver.tables().checksum().await), before, "a source is never written");
     for (log, text) in world.all_logs() {
         assert!(!text.contains(cluster.token()), "{log} contains a secret");
