@@ -13,13 +13,13 @@ INSIDE := --config 'target."cfg(unix)".runner=["sh","tests/node/inside.sh"]'
 # What no benchmark measures need not wait for link-time optimisation.
 UNLINKED := CARGO_PROFILE_BENCH_LTO=off CARGO_PROFILE_BENCH_CODEGEN_UNITS=16
 # Tests that other targets run: with programs built in another way, with what only these targets see to, or for as long as they are told.
-ELSEWHERE := (floods|openapi_check|skew|mutations|full|walks)::|ten_busy_minutes|half_an_hour|[[:space:]]node$$
+ELSEWHERE := (floods|added_time|openapi_check|skew|mutations|full|walks)::|ten_busy_minutes|half_an_hour|[[:space:]]node$$
 DENY_VERSION := 0.20.2
 DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas demo-spinnaker test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver node-programs node node-test openapi-check image-check build clean
+.PHONY: help demo demo-replicas demo-spinnaker test test-all faults floods random-faults skew fuzz model bench lint fmt crds openapi docs controlplane databases pooler galera judge controllers helm informer promtool checkers java clouddriver nginx node-programs node node-test openapi-check image-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,10 +36,10 @@ demo-spinnaker: controlplane databases clouddriver ## Accounts appear in a Cloud
 	$(BUILD) --bins --example demo_spinnaker
 	@$(PROGRAMS)/examples/demo_spinnaker
 
-test: controlplane databases judge controllers helm informer promtool checkers clouddriver ## The tests that continuous integration runs: pure, database, real control planes, faults
+test: controlplane databases judge controllers helm informer promtool checkers clouddriver nginx ## The tests that continuous integration runs: pure, database, real control planes, faults
 	@CARGO=$(CARGO) sh tests/run.sh
 
-test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
+test-all: controlplane databases pooler galera judge controllers helm informer promtool checkers clouddriver nginx node-programs ## Every test: each story on each database, PgBouncer, Galera, each crash point alone, the long faults, floods, REST against its description, the large models, a node (hours; root)
 	@CARGO=$(CARGO) LIMIT=14400 PROPTEST_CASES=600 WITHOUT='$(ELSEWHERE)' sh tests/run.sh --include-ignored
 	$(MAKE) --no-print-directory floods openapi-check model node-test
 
@@ -47,8 +47,8 @@ faults: controlplane databases informer helm ## The long faults: every crash poi
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: --skip ten_busy_minutes faults:: transparency::
 	$(MAKE) --no-print-directory floods
 
-floods: controlplane databases ## What others notice of floods, and ten busy minutes without a database, with optimised programs and nothing beside them
-	$(UNLINKED) $(CARGO) test --profile bench --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: ten_busy_minutes
+floods: controlplane databases ## What others notice of floods, what /credentials adds to a call, and ten busy minutes without a database, with optimised programs and nothing beside them
+	$(UNLINKED) $(CARGO) test --profile bench --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods:: added_time:: ten_busy_minutes
 
 random-faults: controlplane databases informer helm ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --workspace --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
@@ -131,8 +131,11 @@ checkers: ## Build kubeconform, actionlint and krew's validator, which check ren
 java: ## See to Java and Maven for the tests (Debian: installs them)
 	@sh tests/java.sh
 
-clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests (a minute; kept in the same place)
-	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver
+clouddriver: java ## Build what stands in for Spinnaker's Clouddriver in the tests, and a config server (two minutes; kept in the same place)
+	@$(BUILD) --example controlplane && $(PROGRAMS)/examples/controlplane clouddriver && $(PROGRAMS)/examples/controlplane config-server
+
+nginx: ## See to nginx for the tests of routes (Debian: installs it)
+	@sh tests/nginx.sh
 
 node-programs: controlplane controllers ## Build kubelet, kube-scheduler, kube-proxy and a DNS (eight minutes; kept in the same place), and install containerd (Debian, root)
 	@sh tests/node/inside.sh check

@@ -3,8 +3,8 @@
 //! with `informer`, what uses a cluster by client-go: `make informer`;
 //! with `controllers`, kube-controller-manager: `make controllers`;
 //! with `promtool`, what reads rules and expressions as Prometheus does: `make promtool`; with `checkers`, what checks
-//! renders and workflows: `make checkers`; with `clouddriver`, what stands in for Clouddriver: `make clouddriver`; with
-//! `node`, what a node with real pods runs: `make node-programs`.
+//! renders and workflows: `make checkers`; with `clouddriver`, what stands in for Clouddriver, and with `config-server`,
+//! a Spring Cloud config server: `make clouddriver`; with `node`, what a node with real pods runs: `make node-programs`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Some("clouddriver") => {
             Some(("what stands in for Clouddriver", kubesvc_testkit::clouddriver::ensure()))
         }
+        Some("config-server") => Some(("the config server", kubesvc_testkit::config_server::ensure())),
         Some("node") => Some((
             "kubelet, with kube-scheduler and kube-proxy beside it,",
             kubesvc_testkit::assets::node_programs().map(|programs| programs.kubelet),

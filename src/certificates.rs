@@ -1,7 +1,8 @@
 //! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
 //! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller; `kept_secret`
-//! reads and writes it. The rest does no I/O.
+//! reads and writes it, `files` reads those of the settings. The rest does no I/O.
 
+pub mod files;
 pub mod kept_secret;
 
 use rcgen::{

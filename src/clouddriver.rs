@@ -5,7 +5,9 @@ mod proxy;
 mod registrations;
 #[cfg(test)]
 mod tests;
+mod tls;
 
-pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, ClouddriverTlsFiles, StoredAccount};
+pub use client::{ClientError, ClouddriverAccounts, ClouddriverClient, StoredAccount};
 pub use proxy::{ClouddriverProxy, NotAnswered};
 pub use registrations::{AccountRegistration, Registrations};
+pub use tls::{ClouddriverTlsFiles, RenewedTls};

@@ -17,6 +17,7 @@ mod security_warnings;
 pub mod settings;
 mod startup;
 mod state_metrics;
+mod tls_files;
 
 use std::io;
 use std::path::PathBuf;

@@ -1,16 +1,20 @@
 //! Clouddriver's account management (`/credentials`). No call is repeated here, and no redirect is followed.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt as _;
 use reqwest::{Method, Response, StatusCode, Url};
+use rustls::ClientConfig;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::tls::{OverTls, RenewedTls};
+use crate::certificates::files::TlsFilesError;
 use kubesvc_clouddriver::registration::{AccountCall, CallFailure, FailureKind, folded_name};
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -28,29 +32,15 @@ const MAX_SAID_CHARS: usize = 300;
 /// Header that says as whom Clouddriver is called.
 const USER_HEADER: &str = "X-SPINNAKER-USER";
 
-/// Files for calls over TLS.
-#[derive(Clone, Debug, Default)]
-pub struct ClouddriverTlsFiles {
-    /// Certificate authorities; `None`: those of the system.
-    pub ca: Option<PathBuf>,
-    /// Certificate and private key of this client.
-    pub identity: Option<(PathBuf, PathBuf)>,
-}
-
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A file cannot be read.
-    #[error("cannot read {}, which kubesvc.clouddriver.tls names", .0.display())]
-    File(PathBuf, #[source] std::io::Error),
-    /// A file has no certificate or key.
-    #[error("{} has no {what} in PEM, which kubesvc.clouddriver.tls names", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What it is to have.
-        what: &'static str,
-    },
+    /// A file cannot be used.
+    #[error("cannot use the certificate of kubesvc.clouddriver.tls")]
+    Files(#[from] TlsFilesError),
+    /// The file with authorities has none.
+    #[error("{} has no certificate in PEM, which kubesvc.clouddriver.tls.caFile names", .0.display())]
+    NoAuthority(PathBuf),
     /// The URL.
     #[error("kubesvc.clouddriver.baseUrl is no URL that can be called")]
     Url,
@@ -87,9 +77,9 @@ pub trait ClouddriverAccounts: Send + Sync {
 }
 
 /// A client of Clouddriver.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ClouddriverClient {
-    http: reqwest::Client,
+    http: OverTls<reqwest::Client>,
     base: Url,
     user: String,
 }
@@ -98,32 +88,9 @@ impl ClouddriverClient {
     /// A client of the Clouddriver at this URL.
     ///
     /// # Errors
-    /// The URL or a file cannot be used.
-    pub fn new(base: Url, user: &str, tls: &ClouddriverTlsFiles) -> Result<Self, ClientError> {
-        let mut http = reqwest::Client::builder()
-            .user_agent(concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION")))
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(CALL_TIMEOUT)
-            .read_timeout(READ_TIMEOUT);
-        if let Some(path) = &tls.ca {
-            let authorities = reqwest::Certificate::from_pem_bundle(&read(path)?)
-                .ok()
-                .filter(|authorities| !authorities.is_empty())
-                .ok_or_else(|| ClientError::Pem { path: path.clone(), what: "certificate" })?;
-            http = http.tls_certs_only(authorities);
-        }
-        if let Some((certificate, key)) = &tls.identity {
-            let mut pem = read(certificate)?;
-            pem.push(b'\n');
-            pem.extend(read(key)?);
-            let identity = reqwest::Identity::from_pem(&pem).map_err(|_| ClientError::Pem {
-                path: key.clone(),
-                what: "private key for the certificate",
-            })?;
-            http = http.identity(identity);
-        }
-        Ok(Self { http: http.build().map_err(ClientError::Client)?, base, user: user.to_owned() })
+    /// The URL cannot be used.
+    pub fn new(base: Url, user: &str, tls: Arc<RenewedTls>) -> Result<Self, ClientError> {
+        Ok(Self { http: OverTls::new(tls, http_client)?, base, user: user.to_owned() })
     }
 
     fn url(&self, segments: &[&str]) -> Url {
@@ -136,7 +103,7 @@ impl ClouddriverClient {
     }
 
     async fn send(&self, method: Method, url: Url, body: Option<String>) -> Result<Response, CallFailure> {
-        let mut request = self.http.request(method, url).header(USER_HEADER, &self.user);
+        let mut request = self.http.client().request(method, url).header(USER_HEADER, &self.user);
         if let Some(body) = body {
             request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body);
         }
@@ -160,6 +127,17 @@ impl ClouddriverClient {
     }
 }
 
+fn http_client(tls: &ClientConfig) -> Result<reqwest::Client, ClientError> {
+    let http = reqwest::Client::builder()
+        .user_agent(concat!("kubesvc-operator/", env!("CARGO_PKG_VERSION")))
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(CALL_TIMEOUT)
+        .read_timeout(READ_TIMEOUT)
+        .tls_backend_preconfigured(tls.clone());
+    http.build().map_err(ClientError::Client)
+}
+
 #[async_trait]
 impl ClouddriverAccounts for ClouddriverClient {
     async fn loaded(&self) -> Result<HashSet<String>, CallFailure> {
@@ -170,7 +148,7 @@ impl ClouddriverAccounts for ClouddriverClient {
         let answer = self.send(Method::GET, self.url(&[]), None).await?;
         let text = bytes(answer, MAX_LIST_BYTES).await?;
         let accounts: Vec<LoadedName> =
-            serde_json::from_slice(&text).map_err(|_| not_clouddriver("a list of accounts"))?;
+            serde_json::from_slice(&text).map_err(|_| not_clouddriver("list of accounts"))?;
         Ok(accounts.into_iter().map(|account| account.name).collect())
     }
 
@@ -183,7 +161,7 @@ impl ClouddriverAccounts for ClouddriverClient {
         url.query_pairs_mut().append_pair("limit", "1").append_pair("startingAccountName", name);
         let answer = self.send(Method::GET, url, None).await?;
         let text = bytes(answer, MAX_ACCOUNT_BYTES).await?;
-        let unfit = |_| not_clouddriver("a definition");
+        let unfit = |_| not_clouddriver("definition");
         // The next name in order may come instead. It is not read, since it may have secrets.
         let rows: Vec<&RawValue> = serde_json::from_slice(&text).map_err(unfit)?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -264,10 +242,6 @@ async fn bytes(answer: Response, most: usize) -> Result<Vec<u8>, CallFailure> {
         body.extend_from_slice(&piece);
     }
     Ok(body)
-}
-
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
-    std::fs::read(path).map_err(|error| ClientError::File(path.to_owned(), error))
 }
 
 fn first_chars(text: &str) -> String {

@@ -2,6 +2,7 @@
 //!
 //! A call is sent once. Whether one without an answer may have been carried out is said by [`NotAnswered`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -16,11 +17,10 @@ use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 
-use super::client::{ClientError, ClouddriverTlsFiles, read};
+use super::client::ClientError;
+use super::tls::{OverTls, RenewedTls};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::errors::chain;
 
@@ -45,10 +45,12 @@ const HOP_BY_HOP: [&str; 11] = [
     "expect",
 ];
 
+type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+
 /// Passes calls on to one Clouddriver.
 #[derive(Debug)]
 pub struct ClouddriverProxy {
-    http: Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>,
+    http: OverTls<HttpClient>,
     scheme: Scheme,
     authority: Authority,
     /// Path of Clouddriver's URL, without a slash at its end.
@@ -73,23 +75,14 @@ impl ClouddriverProxy {
     /// Passes calls on to the Clouddriver at this URL. The installation is named in `Via`.
     ///
     /// # Errors
-    /// The URL or a file cannot be used.
-    pub fn new(base: &str, tls: &ClouddriverTlsFiles, installation: &str) -> Result<Self, ClientError> {
+    /// The URL cannot be used.
+    pub fn new(base: &str, tls: Arc<RenewedTls>, installation: &str) -> Result<Self, ClientError> {
         let parts = base.parse::<Uri>().map_err(|_| ClientError::Url)?.into_parts();
         let (Some(scheme), Some(authority)) = (parts.scheme, parts.authority) else {
             return Err(ClientError::Url);
         };
         let path = parts.path_and_query.as_ref().map_or("", PathAndQuery::path);
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls_config(tls)?);
-        let mut connector = TimeoutConnector::new(https.https_or_http().enable_http1().wrap_connector(tcp));
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let http = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_timer(TokioTimer::new())
-            .build(connector);
+        let http = OverTls::new(tls, |tls| Ok(http_client(tls)))?;
         let prefix = path.trim_end_matches('/').to_owned();
         let pseudonym = format!("kubesvc-{installation}");
         let seconds = crash_points::seconds("KUBESVC_CLOUDDRIVER_ANSWER_SECONDS", ANSWER_SECONDS);
@@ -122,7 +115,7 @@ impl ClouddriverProxy {
         if let Ok(via) = HeaderValue::from_str(&format!("1.1 {}", self.pseudonym)) {
             request.headers_mut().append(header::VIA, via);
         }
-        let answer = tokio::time::timeout(self.answer_timeout, self.http.request(request)).await;
+        let answer = tokio::time::timeout(self.answer_timeout, self.http.client().request(request)).await;
         let answer = answer.map_err(|_| {
             NotAnswered::Unknown(format!("it did not answer within {} s", self.answer_timeout.as_secs()))
         })?;
@@ -142,6 +135,19 @@ impl ClouddriverProxy {
     }
 }
 
+fn http_client(tls: &ClientConfig) -> HttpClient {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
+    let mut connector = TimeoutConnector::new(https.https_or_http().enable_http1().wrap_connector(tcp));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_timer(TokioTimer::new())
+        .build(connector)
+}
+
 /// The headers that are passed on: all but those of one connection, and those that `Connection` names.
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
@@ -158,29 +164,4 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
         kept.append(name.clone(), value.clone());
     }
     kept
-}
-
-fn tls_config(files: &ClouddriverTlsFiles) -> Result<ClientConfig, ClientError> {
-    let mut roots = RootCertStore::empty();
-    match &files.ca {
-        Some(path) => {
-            let no_pem = || ClientError::Pem { path: path.clone(), what: "certificate" };
-            let found: Vec<CertificateDer<'_>> = CertificateDer::pem_slice_iter(&read(path)?)
-                .collect::<Result<_, _>>()
-                .map_err(|_| no_pem())?;
-            if roots.add_parsable_certificates(found).0 == 0 {
-                return Err(no_pem());
-            }
-        }
-        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
-    }
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    let Some((certificate, key)) = &files.identity else { return Ok(config.with_no_client_auth()) };
-    let no_pem = |what| move |_| ClientError::Pem { path: key.clone(), what };
-    let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
-    let chain = chain.map_err(|_| ClientError::Pem { path: certificate.clone(), what: "certificate" })?;
-    let key_der = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(no_pem("private key"))?;
-    config
-        .with_client_auth_cert(chain, key_der)
-        .map_err(|_| ClientError::Pem { path: key.clone(), what: "private key for the certificate" })
 }

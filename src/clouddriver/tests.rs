@@ -10,7 +10,12 @@ use parking_lot::Mutex;
 use serde_json::{Map, json};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{ClouddriverAccounts as _, ClouddriverClient, ClouddriverTlsFiles, StoredAccount};
+use super::{ClouddriverAccounts as _, ClouddriverClient, ClouddriverTlsFiles, RenewedTls, StoredAccount};
+
+async fn client(base: &str) -> ClouddriverClient {
+    let tls = RenewedTls::read(ClouddriverTlsFiles::default()).await.expect("no files");
+    ClouddriverClient::new(base.parse().expect("a URL"), "kubesvc", Arc::new(tls)).expect("a client")
+}
 
 /// A server with this answer to everything, and what it was asked.
 struct Scripted {
@@ -43,9 +48,7 @@ impl Scripted {
         };
         let router = Router::new().fallback(answer);
         let serving = tokio::spawn(async move { drop(axum::serve(listener, router).await) });
-        let client =
-            ClouddriverClient::new(base.parse().expect("a URL"), "kubesvc", &ClouddriverTlsFiles::default());
-        Self { client: client.expect("a client"), asked, _serving: AbortOnDropHandle::new(serving) }
+        Self { client: client(&base).await, asked, _serving: AbortOnDropHandle::new(serving) }
     }
 }
 
@@ -123,9 +126,9 @@ async fn clouddrivers_words_are_passed_on_and_storage_that_is_off_is_recognised(
 async fn nobody_there_is_said_without_the_name_of_an_account() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let base = format!("http://{}", listener.local_addr().expect("bound")).parse().expect("a URL");
+    let base = format!("http://{}", listener.local_addr().expect("bound"));
     drop(listener);
-    let client = ClouddriverClient::new(base, "kubesvc", &ClouddriverTlsFiles::default()).expect("a client");
+    let client = client(&base).await;
     let none = Map::new();
     let call = client.change(AccountCall::Delete, "my-account", &none);
     let failure =

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::http::{HttpAccess, path_segment};
+use super::http::{HttpAccess, follow_interval, path_segment};
 use super::{CredentialsSource, SourceReadError};
 use kubesvc_clouddriver::sources::{Completeness, SourceItem, SourceSnapshot, read_page};
 
-/// Interval of reads while Clouddriver is followed.
-const INTERVAL: Duration = Duration::from_secs(60);
 /// Accounts of a page.
 const PAGE_ACCOUNTS: usize = 200;
 /// Maximum number of pages.
@@ -38,7 +36,7 @@ impl ClouddriverApiSource {
 #[async_trait]
 impl CredentialsSource for ClouddriverApiSource {
     fn interval(&self) -> Duration {
-        INTERVAL
+        follow_interval()
     }
 
     async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {

@@ -6,12 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::http::{HttpAccess, path_segment};
+use super::http::{HttpAccess, follow_interval, path_segment};
 use super::{CredentialsSource, SourceReadError};
 use kubesvc_clouddriver::sources::{SourceSnapshot, read_config_server};
-
-/// Interval of reads while the server is followed.
-const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Reads what the server has for an application.
 pub(super) struct ConfigServerSource {
@@ -42,7 +39,7 @@ impl ConfigServerSource {
 #[async_trait]
 impl CredentialsSource for ConfigServerSource {
     fn interval(&self) -> Duration {
-        INTERVAL
+        follow_interval()
     }
 
     async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {

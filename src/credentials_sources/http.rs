@@ -9,7 +9,10 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::SourceReadError;
 use super::bounded_files::{read_password, read_text_file};
+use kubesvc_runtime::crash_points;
 
+/// Interval of reads while a server is followed, in seconds.
+const INTERVAL_SECONDS: u64 = 60;
 /// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for an answer with its body.
@@ -92,6 +95,11 @@ impl HttpClient {
         }
         Ok(body)
     }
+}
+
+/// Interval of reads while a server is followed.
+pub(super) fn follow_interval() -> Duration {
+    Duration::from_secs(crash_points::seconds("KUBESVC_SOURCE_SECONDS", INTERVAL_SECONDS))
 }
 
 /// A part of a path, with everything percent-encoded that could end it.

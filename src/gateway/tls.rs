@@ -1,8 +1,6 @@
 //! TLS of the listener: its certificate, which may change, and the certificates that callers show.
 
 use std::fmt;
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -13,49 +11,10 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{DistinguishedName, ServerConfig};
 
-use crate::certificates::{CertificateError, certified_key, verify_signatures_by};
+use crate::certificates::verify_signatures_by;
 
 /// Name of HTTP/2 in the handshake.
 pub(super) const HTTP2: &[u8] = b"h2";
-
-/// Why a certificate cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("{}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What they hold cannot be used.
-    #[error(transparent)]
-    Unfit(#[from] CertificateError),
-}
-
-/// Certificate and private key of the settings, both PEM.
-#[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// The certificate, and those that lead to its authority.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-}
-
-impl TlsFiles {
-    /// Reads both files.
-    ///
-    /// # Errors
-    /// A file cannot be read, or they do not fit.
-    pub async fn read(&self) -> Result<CertifiedKey, TlsError> {
-        let read = async |path: &PathBuf| {
-            let text = tokio::fs::read(path).await;
-            text.map_err(|source| TlsError::File { path: path.clone(), source })
-        };
-        Ok(certified_key(&read(&self.certificate).await?, &read(&self.key).await?)?)
-    }
-}
 
 /// The certificate in use; none at first, so that handshakes fail until there is one.
 #[derive(Default)]

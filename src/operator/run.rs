@@ -25,13 +25,14 @@ use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
 use super::run_arguments::RunArguments;
 use super::security_warnings;
-use super::settings::{ClouddriverTls, OperatorSettings, PassThrough};
+use super::settings::{OperatorSettings, PassThrough};
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
+use super::tls_files;
 use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
 use crate::access::{AccessMode, KubeAccessReviews};
-use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles, Registrations};
+use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, Registrations, RenewedTls};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::credentials_sources::CredentialsSources;
@@ -204,11 +205,6 @@ fn open_options(settings: &OperatorSettings, location: &RunLocation, replaces: b
     OpenOptions { vendor, claim: Some(InstallationClaim { by: location.installation.clone(), replaces }) }
 }
 
-fn tls_files(tls: &ClouddriverTls) -> ClouddriverTlsFiles {
-    let identity = tls.certificate_file.clone().zip(tls.key_file.clone());
-    ClouddriverTlsFiles { ca: tls.ca_file.clone(), identity }
-}
-
 impl Assembly<'_> {
     /// Starts the watches of accounts and of Secrets with credentials.
     fn watch_accounts_and_secrets(&self) -> WatchedCredentials {
@@ -283,7 +279,8 @@ impl Assembly<'_> {
         let gateway = self.gateway(&router, &operations, connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
-        let account_management = self.account_management()?;
+        let clouddriver_tls = tls_files::clouddriver(&settings.clouddriver, &self.background).await?;
+        let account_management = self.account_management(&clouddriver_tls)?;
         let exposition = self.exposition(
             (&metrics, &registration_metrics, &migration_metrics, account_management.as_deref()),
             &hub,
@@ -318,7 +315,7 @@ impl Assembly<'_> {
             hub: Arc::clone(&hub),
             leadership: Arc::clone(&leases.leadership),
             migrator,
-            registrar: self.registrar(registrations.as_ref(), &registration_metrics)?,
+            registrar: self.registrar(registrations.as_ref(), &clouddriver_tls, &registration_metrics)?,
             settlement,
             has_peers: leases.leases.is_some(),
             lease_duration: settings.leader_election.duration,
@@ -446,6 +443,7 @@ impl Assembly<'_> {
     fn registrar(
         &self,
         registrations: Option<&Arc<Registrations>>,
+        tls: &Arc<RenewedTls>,
         metrics: &RegistrationMetrics,
     ) -> Result<Option<Registrar>, OperatorError> {
         let clouddriver = &self.settings.clouddriver;
@@ -453,7 +451,7 @@ impl Assembly<'_> {
             return Ok(None);
         };
         let ports = RegistrationPorts {
-            clouddriver: Arc::new(self.clouddriver_client(base)?),
+            clouddriver: Arc::new(self.clouddriver_client(base, tls)?),
             accounts: Arc::clone(&self.accounts),
             store: Arc::clone(&self.store),
             projection: Arc::clone(&self.projection),
@@ -467,14 +465,17 @@ impl Assembly<'_> {
     }
 
     /// Clouddriver's account management, passed on to others; `None`: it is not called.
-    fn account_management(&self) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
+    fn account_management(
+        &self,
+        tls: &Arc<RenewedTls>,
+    ) -> Result<Option<Arc<AccountManagement>>, OperatorError> {
         let clouddriver = &self.settings.clouddriver;
         let Some(base) = &clouddriver.base_url else { return Ok(None) };
-        let (files, installation) = (tls_files(&clouddriver.tls), &self.location.installation.uid);
+        let installation = &self.location.installation.uid;
         let accounts = &self.settings.dynamic_accounts;
         let ports = AccountManagementPorts {
-            proxy: ClouddriverProxy::new(base, &files, installation)?,
-            accounts: Arc::new(self.clouddriver_client(base)?),
+            proxy: ClouddriverProxy::new(base, Arc::clone(tls), installation)?,
+            accounts: Arc::new(self.clouddriver_client(base, tls)?),
             passes_all: clouddriver.pass_through == PassThrough::All,
             passes_secrets: clouddriver.pass_secrets,
             follows: accounts.interceptor && accounts.enabled,
@@ -483,10 +484,14 @@ impl Assembly<'_> {
         Ok(Some(Arc::new(AccountManagement::new(ports))))
     }
 
-    fn clouddriver_client(&self, base: &str) -> Result<ClouddriverClient, OperatorError> {
+    fn clouddriver_client(
+        &self,
+        base: &str,
+        tls: &Arc<RenewedTls>,
+    ) -> Result<ClouddriverClient, OperatorError> {
         let clouddriver = &self.settings.clouddriver;
         let base = base.parse().map_err(OperatorError::ClouddriverUrl)?;
-        Ok(ClouddriverClient::new(base, &clouddriver.push.user, &tls_files(&clouddriver.tls))?)
+        Ok(ClouddriverClient::new(base, &clouddriver.push.user, Arc::clone(tls))?)
     }
 
     fn migrator(

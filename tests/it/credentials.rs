@@ -1,7 +1,10 @@
 //! `/credentials` of an operator in front of a Clouddriver: what is written there through it is so here too, whatever is
 //! lost on the way.
 
+mod added_time;
 mod crashes;
+mod route;
+mod tls;
 
 use std::time::Duration;
 

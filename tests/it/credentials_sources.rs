@@ -1,5 +1,8 @@
 //! Clouddriver's credentials sources on real parts, and accounts taken from them by POST: its table on MariaDB and
-//! PostgreSQL, files, and keys of a Secret and a ConfigMap.
+//! PostgreSQL, files, keys of a Secret and a ConfigMap, a config server, and Clouddriver's own answers.
+
+mod clouddriver_api;
+mod config_server;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,30 +2,37 @@
 //!
 //! [`Clouddriver::start`] runs one on a database of [`crate::databases`]. It ends with the value, or with the test process.
 
-use std::{path::PathBuf, process::Command, time::Duration};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use http::Request;
-use http_body_util::Empty;
-use hyper::{body::Bytes, client::conn::http1};
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
-use tokio::net::TcpStream;
+use http::StatusCode;
 
-use super::{controlplane, folder::Folder, ports, process::Process, wait::try_eventually};
+use super::{
+    controlplane,
+    java::{JavaProgram, JavaServer, Properties},
+};
 
-mod build;
 mod tables;
 
-pub use build::ensure;
 pub use tables::Row;
 use tables::Tables;
 
-const START: Duration = Duration::from_secs(60);
-const END: Duration = Duration::from_secs(20);
-/// Another process may take a port before it is bound.
-const ATTEMPTS: u32 = 3;
-/// A small heap and the quick compiler: it lives for seconds and does little.
-const JVM: [&str; 4] = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-Xshare:auto"];
+static PROGRAM: JavaProgram =
+    JavaProgram::new("clouddriver", "clouddriver", "what stands in for Clouddriver");
+
+/// Returns the folder with the jars, and builds them unless the cache folder contains them.
+///
+/// Blocks. Call it from async code only where blocking is allowed.
+///
+/// # Errors
+///
+/// The message says what is missing and which command installs it.
+pub fn ensure() -> Result<PathBuf, String> {
+    PROGRAM.ensure()
+}
 
 /// Settings of a Clouddriver. The default is a stock one that polls every second.
 #[derive(Debug, Clone)]
@@ -60,12 +67,9 @@ impl Default for Settings {
 /// A running Clouddriver on a port of 127.0.0.1. Killed on drop, or when the test process ends.
 #[derive(Debug)]
 pub struct Clouddriver {
-    // Dropped before the folder that it writes to.
-    process: Mutex<Option<Process>>,
-    port: u16,
+    server: JavaServer,
     settings: Settings,
     tables: Tables,
-    folder: Folder,
 }
 
 impl Clouddriver {
@@ -76,20 +80,13 @@ impl Clouddriver {
     ///
     /// The message names the missing part, or contains the last output.
     pub async fn start(database: &str, settings: Settings) -> Result<Self, String> {
-        let (tables, folder) = (Tables::at(database)?, Folder::new("clouddriver")?);
-        let mut clouddriver = Self { process: Mutex::new(None), port: 0, settings, tables, folder };
+        let (tables, server) =
+            (Tables::at(database)?, JavaServer::new("clouddriver", &PROGRAM, StatusCode::OK)?);
+        let mut clouddriver = Self { server, settings, tables };
         clouddriver.set_accounts(&clouddriver.settings.accounts)?;
-        let mut attempt = 1;
-        loop {
-            clouddriver.port = ports::free();
-            match clouddriver.restart().await {
-                Ok(()) => return Ok(clouddriver),
-                Err(reason) if attempt == ATTEMPTS || !reason.contains("already in use") => {
-                    return Err(reason);
-                }
-                Err(_) => attempt += 1,
-            }
-        }
+        let (properties, cache) = (clouddriver.properties()?, clouddriver.file("kubectl-cache"));
+        clouddriver.server.start(&properties, &kubectl(&cache)).await?;
+        Ok(clouddriver)
     }
 
     /// Starts it again on its port, and kills it first if it runs.
@@ -98,26 +95,8 @@ impl Clouddriver {
     ///
     /// It ended, or does not answer in time.
     pub async fn restart(&self) -> Result<(), String> {
-        self.kill();
-        let properties = self.folder.write("application.properties", &self.properties()?)?;
-        let program = ensure()?;
-        let mut java = Command::new(build::java()?);
-        java.args(JVM).arg(format!("-Djava.io.tmpdir={}", self.folder.path().display()));
-        let jars = [program.join("clouddriver.jar"), program.join("lib/*")];
-        let jars = std::env::join_paths(jars).map_err(|e| format!("{}: {e}", program.display()))?;
-        java.arg("-cp").arg(jars).arg("io.kubesvc.clouddriver.Main");
-        java.arg(format!("--spring.config.location=file:{}", properties.display()));
-        java.current_dir(self.folder.path());
-        java.env("KUBERC", "off").env("KUBECACHEDIR", self.folder.file("kubectl-cache"));
-        let process = Process::spawn("Clouddriver", &java, &self.folder.file("log"))?;
-        *self.process.lock() = Some(process);
-        try_eventually("Clouddriver", START, async || {
-            if let Err(ended) = self.process.lock().as_ref().map_or(Ok(()), Process::check_running) {
-                return Ok(Err(ended));
-            }
-            self.answers().await.map(Ok)
-        })
-        .await?
+        let cache = self.file("kubectl-cache");
+        self.server.restart(&self.properties()?, &kubectl(&cache)).await
     }
 
     /// Like [`Clouddriver::restart`], with other settings; the YAML file stays as it is.
@@ -132,12 +111,12 @@ impl Clouddriver {
 
     /// Base URL, as `kubesvc.clouddriver.baseUrl` has it.
     pub fn base_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        self.server.base_url()
     }
 
     /// Port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.server.port()
     }
 
     /// Replaces the YAML file, which is read at the next poll.
@@ -147,14 +126,15 @@ impl Clouddriver {
     /// The file cannot be written.
     pub fn set_accounts(&self, accounts: &str) -> Result<(), String> {
         // Never read half written.
-        let part = self.folder.write("accounts.part", accounts)?;
-        let file = self.folder.file("accounts.yml");
+        let folder = self.server.folder();
+        let part = folder.write("accounts.part", accounts)?;
+        let file = folder.file("accounts.yml");
         std::fs::rename(part, &file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
     /// Path of a file in its folder, such as a kubeconfig that an account names.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.file(name)
+        self.server.folder().file(name)
     }
 
     /// The tables `accounts` and `accounts_history`.
@@ -164,23 +144,17 @@ impl Clouddriver {
 
     /// Pauses it (SIGSTOP): connections stay open and nothing answers.
     pub fn pause(&self) {
-        if let Some(process) = &*self.process.lock() {
-            process.pause();
-        }
+        self.server.pause();
     }
 
     /// Resumes a paused one.
     pub fn resume(&self) {
-        if let Some(process) = &*self.process.lock() {
-            process.resume();
-        }
+        self.server.resume();
     }
 
     /// Kills it.
     pub fn kill(&self) {
-        if let Some(process) = self.process.lock().take() {
-            process.kill();
-        }
+        self.server.kill();
     }
 
     /// Ends it as its pod does (SIGTERM), and waits.
@@ -189,24 +163,18 @@ impl Clouddriver {
     ///
     /// It does not end in time; it is then killed.
     pub async fn stop(&self) -> Result<(), String> {
-        let process = self.process.lock().take();
-        match process {
-            Some(process) => process.terminate(END).await.map(drop),
-            None => Ok(()),
-        }
+        self.server.stop().await
     }
 
     /// Returns the output so far, of all starts.
     pub fn log(&self) -> String {
-        std::fs::read(self.folder.file("log"))
-            .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
+        self.server.log()
     }
 
-    fn properties(&self) -> Result<String, String> {
+    fn properties(&self) -> Result<Properties, String> {
         let settings = &self.settings;
         let (url, user, password) = self.tables.jdbc();
         let mut properties = vec![
-            ("server.port", self.port.to_string()),
             ("account.storage.enabled", settings.storage.to_string()),
             ("account.storage.kubernetes.enabled", settings.storage.to_string()),
             ("credentials.poller.enabled", settings.poller.to_string()),
@@ -214,32 +182,18 @@ impl Clouddriver {
             ("sql.url", url),
             ("sql.user", user),
             ("sql.password", password),
-            ("accounts.file", self.folder.file("accounts.yml").display().to_string()),
+            ("accounts.file", self.file("accounts.yml").display().to_string()),
             ("accounts.load-delay-ms", settings.load_delay.as_millis().to_string()),
             ("kubernetes.kubectl.executable", controlplane::kubectl_path()?.display().to_string()),
         ];
         if let Some(admins) = &settings.admins {
             properties.push(("fiat.admins", admins.join(",")));
         }
-        let lines = properties.into_iter().map(|(name, value)| {
-            // A backslash starts an escape in such a file.
-            format!("{name}={}\n", value.replace('\\', "\\\\"))
-        });
-        Ok(lines.collect())
+        Ok(properties)
     }
+}
 
-    /// Whether `GET /health` is 200.
-    async fn answers(&self) -> Result<(), String> {
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.map_err(|e| e.to_string())?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        let connection = tokio::spawn(connection);
-        let request = Request::get("/health").header("host", "127.0.0.1").body(Empty::<Bytes>::new());
-        let answer = sender.send_request(request.map_err(|e| e.to_string())?).await;
-        connection.abort();
-        match answer.map_err(|e| e.to_string())?.status() {
-            status if status.is_success() => Ok(()),
-            status => Err(format!("/health is {status}")),
-        }
-    }
+/// Environment in which kubectl reads no settings of whoever runs the test.
+fn kubectl(cache: &Path) -> [(&'static str, &OsStr); 2] {
+    [("KUBERC", OsStr::new("off")), ("KUBECACHEDIR", cache.as_os_str())]
 }

@@ -8,6 +8,9 @@
 //! | `node.rs`, `node/` | a node with real pods on a control plane, and images put together without an engine |
 //! | `kubectl.rs`, `helm.rs` | the real kubectl and Helm, run against a control plane |
 //! | `clouddriver.rs`, `clouddriver/` | what stands in for Spinnaker's Clouddriver, built once from `tests/clouddriver` |
+//! | `config_server.rs` | a Spring Cloud config server on a git repository of its own, built once from `tests/config-server` |
+//! | `java.rs`, `java/` | servers in Java: built by Maven, started, killed and started again |
+//! | `nginx.rs` | nginx with a server of a sample |
 //! | `audit.rs` | the writes that the API server received |
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
@@ -22,13 +25,16 @@
 pub mod assets;
 pub mod audit;
 pub mod clouddriver;
+pub mod config_server;
 pub mod controlplane;
 pub mod databases;
 pub mod folder;
 pub mod helm;
+mod java;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod namespace;
+pub mod nginx;
 pub mod node;
 pub mod ports;
 pub mod process;

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::fake_api::FakeApi;
 use super::*;
-use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles};
+use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles, RenewedTls};
 use kubesvc_store::{IntentRow, PushedRow};
 
 /// A Clouddriver that answers each connection with these bytes, and closes it.
@@ -66,15 +66,16 @@ struct Rest {
 
 impl Rest {
     async fn beside(answer: impl Into<Vec<u8>>) -> Self {
-        Self::with(Clouddriver::answering(answer).await, |_| ())
+        Self::with(Clouddriver::answering(answer).await, |_| ()).await
     }
 
-    fn with(clouddriver: Clouddriver, change: impl FnOnce(&mut AccountManagementPorts)) -> Self {
+    async fn with(clouddriver: Clouddriver, change: impl FnOnce(&mut AccountManagementPorts)) -> Self {
         let (api, store) = (Arc::<FakeApi>::default(), Arc::<NoStore>::default());
-        let files = ClouddriverTlsFiles::default();
-        let client = ClouddriverClient::new(clouddriver.url.parse().expect("a URL"), "kubesvc", &files);
+        let tls = Arc::new(RenewedTls::read(ClouddriverTlsFiles::default()).await.expect("no files"));
+        let client =
+            ClouddriverClient::new(clouddriver.url.parse().expect("a URL"), "kubesvc", Arc::clone(&tls));
         let mut ports = AccountManagementPorts {
-            proxy: ClouddriverProxy::new(&clouddriver.url, &files, "uid-1").expect("a proxy"),
+            proxy: ClouddriverProxy::new(&clouddriver.url, tls, "uid-1").expect("a proxy"),
             accounts: Arc::new(client.expect("a client")),
             passes_all: false,
             passes_secrets: false,
@@ -222,7 +223,7 @@ async fn what_is_refused_here_is_not_sent() {
 #[tokio::test]
 async fn with_pass_through_all_only_own_paths_stay() {
     let clouddriver = Clouddriver::answering(STORED).await;
-    let rest = Rest::with(clouddriver, |ports| ports.passes_all = true);
+    let rest = Rest::with(clouddriver, |ports| ports.passes_all = true).await;
     for (method, path) in
         [("GET", "/applications/x?expand=true"), ("POST", "/kubernetes/ops"), ("GET", "/armory/unknown")]
     {
@@ -238,7 +239,7 @@ async fn with_pass_through_all_only_own_paths_stay() {
 #[tokio::test]
 async fn secrets_are_passed_on_only_where_the_setting_says_so() {
     let clouddriver = Clouddriver::answering(STORED).await;
-    let rest = Rest::with(clouddriver, |ports| ports.passes_secrets = true);
+    let rest = Rest::with(clouddriver, |ports| ports.passes_secrets = true).await;
     assert_eq!(rest.call("GET", "/credentials/type/kubernetes", json!({})).await.status, 200);
 }
 
@@ -248,7 +249,7 @@ async fn a_clouddriver_that_is_not_there_is_502_and_leaves_nothing_behind() {
     let url = format!("http://127.0.0.1:{}", kubesvc_testkit::ports::free());
     let gone =
         Clouddriver { url, asked: Arc::default(), _serving: AbortOnDropHandle::new(tokio::spawn(async {})) };
-    let rest = Rest { router: Rest::with(gone, |_| ()).router, ..rest };
+    let rest = Rest { router: Rest::with(gone, |_| ()).await.router, ..rest };
     let answer = rest.call("POST", "/credentials", definition("prod")).await;
     assert_eq!(answer.status, 502);
     assert!(answer.message("/credentials").contains("kubesvc.clouddriver.baseUrl"), "{}", answer.text);
@@ -437,7 +438,7 @@ async fn a_second_write_of_a_name_waits_for_the_first_one() {
 #[tokio::test]
 async fn with_the_interceptor_off_nothing_follows() {
     let clouddriver = Clouddriver::answering(STORED).await;
-    let rest = Rest::with(clouddriver, |ports| ports.follows = false);
+    let rest = Rest::with(clouddriver, |ports| ports.follows = false).await;
     let answer = rest.call("POST", "/credentials", definition("prod")).await;
     assert_eq!((answer.status, result(&answer).as_str()), (200, ""));
     assert!(rest.account("prod").is_none());

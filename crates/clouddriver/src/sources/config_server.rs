@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::placeholders::UNDECRYPTED;
 use super::properties::accounts;
 use super::snapshot::{Completeness, SourceFault, SourceSnapshot};
 use super::yaml::PropertyNode;
 
 /// Maximum nesting depth of a value.
 const MAX_DEPTH: usize = 32;
+/// What the server puts before the key of a value that it cannot decrypt, and the value that it then has. The setting is
+/// there, so the account must not be taken for one without it.
+const UNDECRYPTED_KEY: &str = "invalid.";
+const UNDECRYPTED_VALUE: &str = "<n/a>";
 
 /// Reads the accounts in the answer to `GET {uri}/{application}/{profile}/{label}`.
 ///
@@ -55,7 +60,16 @@ fn node(value: &Value, depth: usize) -> Option<PropertyNode> {
             node(fields.get("value").unwrap_or(&Value::Null), deeper)?
         }
         Value::Object(fields) => {
-            let entries = fields.iter().map(|(key, one)| Some((key.clone(), Arc::new(node(one, deeper)?))));
+            let entries = fields.iter().map(|(key, one)| {
+                let one = node(one, deeper)?;
+                let undecrypted = key
+                    .strip_prefix(UNDECRYPTED_KEY)
+                    .filter(|_| matches!(&one, PropertyNode::Text(text) if text == UNDECRYPTED_VALUE));
+                Some(match undecrypted {
+                    Some(key) => (key.to_owned(), Arc::new(PropertyNode::Text(UNDECRYPTED.to_owned()))),
+                    None => (key.clone(), Arc::new(one)),
+                })
+            });
             PropertyNode::Map(entries.collect::<Option<_>>()?)
         }
     })

@@ -17,8 +17,8 @@ const MAX_SOURCE_BYTES: usize = 32 << 20;
 const MAX_RESOLVED: usize = 1000;
 /// Maximum number of different keys in a source.
 const MAX_KEYS: usize = 10_000;
-/// Beginning of a text that a config server could not decrypt.
-const UNDECRYPTED: &str = "{cipher}";
+/// Beginning of a text that a config server did not decrypt.
+pub(super) const UNDECRYPTED: &str = "{cipher}";
 
 /// Resolves placeholders.
 pub(super) struct Placeholders<'n> {

@@ -118,11 +118,19 @@ fn undecrypted_value_of_a_config_server_is_an_error_of_its_account() {
         "kubernetes.accounts[0].name": "a",
         "kubernetes.accounts[0].kubeconfigContents": "{cipher}AQB4",
         "kubernetes.accounts[1].name": "b",
+        // As a server answers that decrypts, and has no key or another one.
+        "kubernetes.accounts[2].name": "c",
+        "invalid.kubernetes.accounts[2].kubeconfigContents": "<n/a>",
+        "invalid.kubernetes.accounts[3].name": "<n/a>",
     }}]});
     let read =
         read_config_server(&source("c"), answer.to_string().as_bytes(), &BTreeMap::new()).expect("read");
     assert_eq!(names(&read), ["b"]);
-    assert!(reasons(&read)[0].contains("kubeconfigContents is encrypted"), "{:?}", reasons(&read));
+    let reasons = reasons(&read);
+    assert!(reasons[0].contains("account \"a\"") && reasons[0].contains("kubeconfigContents is encrypted"));
+    assert!(reasons[1].contains("account \"c\"") && reasons[1].contains("kubeconfigContents is encrypted"));
+    assert!(reasons[2].contains("name is encrypted"), "{reasons:?}");
+    assert!(read.gap().is_some(), "the last one may be any account");
     for (answer, why) in
         [("<html>", "JSON"), ("{}", "config server"), (r#"{"propertySources": [5]}"#, "config server")]
     {

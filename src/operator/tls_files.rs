@@ -1,0 +1,51 @@
+//! Files of certificates, which are read again while the operator runs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::info;
+
+use super::OperatorError;
+use super::settings::ClouddriverSettings;
+use crate::certificates::files::TlsFiles;
+use crate::clouddriver::{ClouddriverTlsFiles, RenewedTls};
+use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
+use kubesvc_runtime::crash_points;
+use kubesvc_runtime::telemetry::errors::chain;
+
+/// Interval between two looks at files of certificates, in seconds.
+const INTERVAL_SECONDS: u64 = 60;
+
+/// Interval between two looks at files of certificates.
+pub(super) fn interval() -> Duration {
+    Duration::from_secs(crash_points::seconds("KUBESVC_TLS_FILES_SECONDS", INTERVAL_SECONDS))
+}
+
+/// Reads the files for calls to Clouddriver, and reads them again from now on.
+pub(super) async fn clouddriver(
+    settings: &ClouddriverSettings,
+    background: &BackgroundTasks,
+) -> Result<Arc<RenewedTls>, OperatorError> {
+    let files = &settings.tls;
+    let identity = files.certificate_file.clone().zip(files.key_file.clone());
+    let identity = identity.map(|(certificate, key)| TlsFiles { certificate, key });
+    let files = ClouddriverTlsFiles { ca: files.ca_file.clone(), identity };
+    let tls = Arc::new(RenewedTls::read(files).await?);
+    if tls.has_files() {
+        let does = "Reads the certificates for calls to Clouddriver again";
+        let (spec, tls) = (TaskSpec::<()>::new("Clouddriver's certificates", does), Arc::clone(&tls));
+        background.start(spec.every(interval()), move |_| refresh(Arc::clone(&tls)));
+    }
+    Ok(tls)
+}
+
+async fn refresh(tls: Arc<RenewedTls>) -> AttemptOutcome {
+    match tls.refresh().await {
+        Ok(true) => {
+            info!("calls to Clouddriver use other certificates from now on");
+            AttemptOutcome::Done
+        }
+        Ok(false) => AttemptOutcome::Unchanged,
+        Err(error) => AttemptOutcome::failed(chain(&error)),
+    }
+}
