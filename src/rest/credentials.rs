@@ -4,12 +4,14 @@
 //! | module | owns |
 //! |---|---|
 //! | `writes` | writes of accounts: the intent before the call, what follows from its answer |
+//! | `presence` | whether Clouddriver has an account before it is deleted |
 //! | `followed` | what becomes of the account here |
 //! | `settlement` | intents whose write has no known end, at the leader |
 //!
 //! Clouddriver decides first, and its answer is always the caller's. Nothing of a body or of a credential is logged.
 
 mod followed;
+mod presence;
 mod settlement;
 mod writes;
 

@@ -108,6 +108,8 @@ pub struct KnownAccount {
     pub is_leaving: bool,
     /// It was made for this very write.
     pub is_of_write: bool,
+    /// Clouddriver was seen to have an account of the name before the write.
+    pub was_in_clouddriver: bool,
 }
 
 /// What becomes of the account of a name here.
@@ -141,7 +143,12 @@ pub fn follow_up(verb: WriteVerb, presence: AccountPresence, known: Option<&Know
         (WriteVerb::Post, AccountPresence::Present, Some(_)) => leave("kubesvc has an account of that name"),
         (WriteVerb::Put, AccountPresence::Present, Some(known)) => changed(known, FollowUp::Update),
         (WriteVerb::Delete, AccountPresence::Present, _) => leave("Clouddriver still has the account"),
-        (WriteVerb::Delete, AccountPresence::Absent, Some(known)) => changed(known, FollowUp::Delete),
+        (WriteVerb::Delete, AccountPresence::Absent, Some(known)) if known.was_in_clouddriver => {
+            changed(known, FollowUp::Delete)
+        }
+        (WriteVerb::Delete, AccountPresence::Absent, Some(_)) => {
+            leave("Clouddriver was not seen to have the account before")
+        }
         (WriteVerb::Post, AccountPresence::Absent, Some(known)) if known.is_of_write => {
             changed(known, FollowUp::Delete)
         }
@@ -152,10 +159,12 @@ pub fn follow_up(verb: WriteVerb, presence: AccountPresence, known: Option<&Know
     }
 }
 
-/// Whether what Clouddriver has shows that a write was carried out. An account that is replaced looks the same before.
-pub fn is_carried_out(verb: WriteVerb, presence: AccountPresence) -> bool {
-    matches!(
-        (verb, presence),
-        (WriteVerb::Post, AccountPresence::Present) | (WriteVerb::Delete, AccountPresence::Absent)
-    )
+/// Whether what Clouddriver has shows that a write was carried out. An account that is replaced looks the same before, and
+/// so does one that is deleted, unless it was `found` in Clouddriver before.
+pub fn is_carried_out(verb: WriteVerb, presence: AccountPresence, found: bool) -> bool {
+    match (verb, presence) {
+        (WriteVerb::Post, AccountPresence::Present) => true,
+        (WriteVerb::Delete, AccountPresence::Absent) => found,
+        _ => false,
+    }
 }

@@ -16,18 +16,17 @@ use kubesvc_clouddriver::interception::{AccountPresence, FollowUp, KnownAccount,
 use kubesvc_clouddriver::sources::SourceEntry;
 use kubesvc_core::spinnaker::ClusterSource;
 use kubesvc_core::{DesiredState, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
+use kubesvc_store::IntentRow;
 
 /// Number of looks after which a conflict counts as a refusal: some minutes.
 const MAX_CONFLICTS: i32 = 6;
 
 /// A written account of Clouddriver.
 pub(super) struct WrittenAccount<'w> {
-    pub(super) name: &'w str,
+    pub(super) intent: &'w IntentRow,
     pub(super) verb: WriteVerb,
-    /// When the write began, in epoch milliseconds.
-    pub(super) started_at: i64,
-    /// Number of times that the account here was looked at before.
-    pub(super) tries: i32,
+    /// Whether Clouddriver had an account of the name before.
+    pub(super) was_there: bool,
     /// Its definition as far as it is known.
     pub(super) definition: Option<Map<String, Value>>,
     /// Where the definition is from.
@@ -87,7 +86,7 @@ impl RestState {
             Ok(followed) => followed,
             // What is refused stays refused; a conflict may be one with a writer of this moment.
             Err(error) if error.status.is_server_error() => Followed::Pending(error.message),
-            Err(error) if error.status == StatusCode::CONFLICT && written.tries < MAX_CONFLICTS => {
+            Err(error) if error.status == StatusCode::CONFLICT && written.intent.tries < MAX_CONFLICTS => {
                 Followed::Pending(error.message)
             }
             Err(error) => Followed::Left(error.message),
@@ -99,7 +98,7 @@ impl RestState {
         presence: AccountPresence,
         written: &WrittenAccount<'_>,
     ) -> Result<Followed, RestError> {
-        let name = written.name;
+        let name = &*written.intent.name;
         let account = self.find(name).await?.account;
         let known = account.as_ref().map(|account| known(account, written));
         let change_by = |request| AccountChange { name, request, given: None, sets: true, force: false };
@@ -149,13 +148,14 @@ fn known(account: &KubesvcAccount, written: &WrittenAccount<'_>) -> KnownAccount
         is_leaving: account.is_being_deleted(),
         // The API server's clock has seconds.
         is_of_write: account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED)
-            && created >= written.started_at.div_euclid(1000),
+            && created >= written.intent.started_at.div_euclid(1000),
+        was_in_clouddriver: written.was_there,
     }
 }
 
 fn entry(written: &WrittenAccount<'_>) -> Option<SourceEntry> {
     Some(SourceEntry {
-        name: written.name.to_owned(),
+        name: written.intent.name.clone(),
         definition: written.definition.clone()?,
         source: Arc::from(written.source),
         version: String::new(),

@@ -188,16 +188,17 @@ impl IntentSettlement {
         let followed = match self.seen(row, verb, sources, look).await {
             Seen::NotYet(why) => Followed::Pending(why),
             Seen::Known(presence, definition) => {
-                let can_come = !is_carried_out(verb, presence) && !self.is_quiet(row, began, look).await;
+                let found = row.found_account();
+                let can_come =
+                    !is_carried_out(verb, presence, found) && !self.is_quiet(row, began, look).await;
                 if can_come && verb != WriteVerb::Put {
                     Followed::Pending("the write may still be carried out".to_owned())
                 } else {
                     let source = definition.as_ref().map_or("Clouddriver", |(_, source)| *source);
                     let written = WrittenAccount {
-                        name: &row.name,
+                        intent: row,
                         verb,
-                        started_at: row.started_at,
-                        tries: row.tries,
+                        was_there: found,
                         source,
                         definition: definition.as_ref().map(|(definition, _)| definition.clone()),
                     };
@@ -254,6 +255,10 @@ impl IntentSettlement {
         age > MAX_SILENCE_MS || look.answered.is_some_and(|answered| began >= answered + wait)
     }
 
+    fn is_table(&self, source: &str) -> bool {
+        self.state.source_accounts.sources.is_table(source)
+    }
+
     /// What Clouddriver has, from the sources; or, if those cannot tell, from two of its lists, a poll apart.
     async fn seen<'s>(
         &self,
@@ -272,8 +277,11 @@ impl IntentSettlement {
                     );
                 }
                 NameLookup::Broken { .. } => return Seen::Known(AccountPresence::Present, None),
-                NameLookup::Absent => return Seen::Known(AccountPresence::Absent, None),
-                NameLookup::Unknown { .. } => {}
+                // Other sources lack what is written at `/credentials`, whether Clouddriver has it or not.
+                NameLookup::Absent if sources.snapshots().iter().any(|read| self.is_table(&read.source)) => {
+                    return Seen::Known(AccountPresence::Absent, None);
+                }
+                NameLookup::Absent | NameLookup::Unknown { .. } => {}
             }
         }
         let listed = match self.credentials.ports.accounts.loaded().await {

@@ -9,11 +9,12 @@ use axum::response::Response;
 use hyper::body::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::AccountManagement;
 use super::followed::{Followed, WrittenAccount};
+use super::presence::before;
 use crate::clouddriver::NotAnswered;
 use crate::rest::RestState;
 use crate::rest::error::RestError;
@@ -30,6 +31,8 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 const TURN_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum age of an intent when its call is sent: a replica that was suspended meanwhile does not send it.
 const MAX_UNSENT: Duration = Duration::from_secs(15);
+/// Time limit for looking whether Clouddriver has an account, in all; longer than for reading the sources.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for the account here to follow; the leader goes on after that.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of the header's value, in characters.
@@ -70,6 +73,13 @@ impl RestState {
         }
         let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
         let begun = Instant::now();
+        let elsewhere = match self.look_before(credentials, write.verb, &intents).await {
+            Ok(elsewhere) => elsewhere,
+            Err(error) => {
+                self.end_intents(&intents).await;
+                return Err(error);
+            }
+        };
         let sent = async {
             if begun.elapsed() > MAX_UNSENT {
                 return Err(NotAnswered::NotSent("kubesvc was suspended; try again".to_owned()));
@@ -96,8 +106,8 @@ impl RestState {
                 Followed::Pending(why)
             }
             WriteAnswer::Done => {
-                let following = self.follow_all(&write, &intents);
-                tokio::time::timeout(FOLLOW_TIMEOUT, following)
+                let following = self.follow_all(&write, &intents, elsewhere.as_deref());
+                timeout(FOLLOW_TIMEOUT, following)
                     .await
                     .unwrap_or_else(|_| Followed::Pending("the Kubernetes API server is slow".to_owned()))
             }
@@ -179,17 +189,47 @@ impl RestState {
         }
     }
 
+    /// Stores, of an account that is to be deleted, whether Clouddriver has it, so that its absence later shows what became
+    /// of the write. Returns a source from which Clouddriver has the account even then.
+    async fn look_before(
+        &self,
+        credentials: &AccountManagement,
+        verb: WriteVerb,
+        intents: &HeldIntents,
+    ) -> Result<Option<String>, RestError> {
+        let (WriteVerb::Delete, [row]) = (verb, intents.rows.as_slice()) else { return Ok(None) };
+        if self.find(&row.name).await.is_ok_and(|found| found.account.is_none()) {
+            return Ok(None);
+        }
+        let clouddriver = &*credentials.ports.accounts;
+        let before = timeout(LOOK_TIMEOUT, before(&self.source_accounts.sources, clouddriver, &row.name));
+        let before = before.await.unwrap_or_else(|_| Err("it does not list its accounts in time".to_owned()));
+        let before = before.map_err(NotAnswered::NotSent)?;
+        if before.has_row {
+            let marked = self.store.mark_found(&intents.rows).await;
+            marked.map_err(|error| RestError::database(&error, &row.name, "the intent of a write"))?;
+        }
+        Ok(before.elsewhere)
+    }
+
     /// Lets the accounts here follow a write that Clouddriver has carried out.
-    async fn follow_all(&self, write: &AccountsWrite, intents: &HeldIntents) -> Followed {
+    async fn follow_all(
+        &self,
+        write: &AccountsWrite,
+        intents: &HeldIntents,
+        elsewhere: Option<&str>,
+    ) -> Followed {
+        if let Some(source) = elsewhere {
+            return Followed::Left(format!("Clouddriver still has it from {source}"));
+        }
         let presence =
             if write.verb == WriteVerb::Delete { AccountPresence::Absent } else { AccountPresence::Present };
         let mut results = Vec::new();
         for row in &intents.rows {
             let account = WrittenAccount {
-                name: &row.name,
+                intent: row,
                 verb: write.verb,
-                started_at: row.started_at,
-                tries: 0,
+                was_there: true,
                 definition: write.accounts.get(&row.name).cloned(),
                 source: "/credentials",
             };

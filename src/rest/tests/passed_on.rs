@@ -11,11 +11,18 @@ use tokio_util::task::AbortOnDropHandle;
 use super::fake_api::FakeApi;
 use super::*;
 use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles};
+use crate::credentials_sources::{CredentialsSource, SourceReadError};
+use kubesvc_clouddriver::sources::{Completeness, SourceSnapshot, read_row};
 use kubesvc_store::{IntentRow, PushedRow};
 
-/// A Clouddriver that answers each connection with these bytes, and closes it.
+mod settled;
+
+/// A Clouddriver that answers each call that is passed on with these bytes, and closes its connection. What kubesvc itself
+/// asks, it answers with a list of accounts.
 struct Clouddriver {
     url: String,
+    /// Names of its accounts; `None`: it does not answer.
+    has: Arc<Mutex<Option<Vec<&'static str>>>>,
     asked: Arc<Mutex<Vec<String>>>,
     _serving: AbortOnDropHandle<()>,
 }
@@ -31,6 +38,8 @@ impl Clouddriver {
         let url = format!("http://{}/cd/", listener.local_addr().expect("bound"));
         let (asked, answer) = (Arc::<Mutex<Vec<String>>>::default(), answer.into());
         let seen = Arc::clone(&asked);
+        let has = Arc::new(Mutex::new(Some(Vec::new())));
+        let listed = Arc::clone(&has);
         let serving = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = Vec::new();
@@ -39,11 +48,51 @@ impl Clouddriver {
                         break;
                     }
                 }
-                seen.lock().push(String::from_utf8_lossy(&request).into_owned());
+                let request = String::from_utf8_lossy(&request).into_owned();
+                let answer = if request.contains("kubesvc-operator/") {
+                    let names: Option<Vec<&str>> = listed.lock().clone();
+                    names.map_or_else(Vec::new, |names| own_answer(&request, &names))
+                } else {
+                    seen.lock().push(request);
+                    answer.clone()
+                };
                 let _ = stream.write_all(&answer).await;
             }
         });
-        Self { url, asked, _serving: AbortOnDropHandle::new(serving) }
+        Self { url, has, asked, _serving: AbortOnDropHandle::new(serving) }
+    }
+}
+
+/// The answer to a call of kubesvc's own: the list of the accounts, or no stored definition.
+fn own_answer(request: &str, names: &[&str]) -> Vec<u8> {
+    let listed: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    let body = if request.contains("/credentials/type/") { json!([]) } else { json!(listed) }.to_string();
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")
+        .into()
+}
+
+/// A credentials source with accounts of these names.
+struct Listed {
+    name: Arc<str>,
+    names: Vec<&'static str>,
+    is_table: bool,
+}
+
+#[async_trait]
+impl CredentialsSource for Listed {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn is_table(&self) -> bool {
+        self.is_table
+    }
+
+    async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {
+        let row = |name: &&str| read_row(&self.name, name, "{}", "1".to_owned());
+        let items: Vec<_> = self.names.iter().map(row).collect();
+        Ok(Arc::new(SourceSnapshot::of(&self.name, items, Completeness::Complete)))
     }
 }
 
@@ -61,6 +110,7 @@ struct Rest {
     api: Arc<FakeApi>,
     store: Arc<NoStore>,
     clouddriver: Clouddriver,
+    state: RestState,
     router: Router,
 }
 
@@ -70,6 +120,15 @@ impl Rest {
     }
 
     fn with(clouddriver: Clouddriver, change: impl FnOnce(&mut AccountManagementPorts)) -> Self {
+        Self::reading(&[], clouddriver, change)
+    }
+
+    /// With these sources: a name, its accounts, and whether it reads Clouddriver's table.
+    fn reading(
+        sources: &[(&str, &[&'static str], bool)],
+        clouddriver: Clouddriver,
+        change: impl FnOnce(&mut AccountManagementPorts),
+    ) -> Self {
         let (api, store) = (Arc::<FakeApi>::default(), Arc::<NoStore>::default());
         let files = ClouddriverTlsFiles::default();
         let client = ClouddriverClient::new(clouddriver.url.parse().expect("a URL"), "kubesvc", &files);
@@ -85,8 +144,18 @@ impl Rest {
         let mut state = state_of(settings(), &[], api.client());
         state.ports.store = Arc::<NoStore>::clone(&store);
         state.ports.credentials = Some(Arc::new(AccountManagement::new(ports)));
+        let readers = sources.iter().map(|&(name, names, is_table)| {
+            let name: Arc<str> = Arc::from(name);
+            let names = names.to_vec();
+            let reader: Box<dyn CredentialsSource> =
+                Box::new(Listed { name: Arc::clone(&name), names, is_table });
+            (name, reader)
+        });
+        let sources = Arc::new(CredentialsSources::of(readers.collect()));
+        state.ports.source_accounts =
+            Arc::new(SourceAccounts { sources, ..(*state.source_accounts).clone() });
         state.accounts.sync();
-        Self { api, store, clouddriver, router: router(state) }
+        Self { api, store, clouddriver, state: state.clone(), router: router(state) }
     }
 
     async fn send(&self, request: Request<Body>) -> TestResponse {
@@ -246,8 +315,12 @@ async fn secrets_are_passed_on_only_where_the_setting_says_so() {
 async fn a_clouddriver_that_is_not_there_is_502_and_leaves_nothing_behind() {
     let rest = Rest::beside(STORED).await;
     let url = format!("http://127.0.0.1:{}", kubesvc_testkit::ports::free());
-    let gone =
-        Clouddriver { url, asked: Arc::default(), _serving: AbortOnDropHandle::new(tokio::spawn(async {})) };
+    let gone = Clouddriver {
+        url,
+        has: Arc::default(),
+        asked: Arc::default(),
+        _serving: AbortOnDropHandle::new(tokio::spawn(async {})),
+    };
     let rest = Rest { router: Rest::with(gone, |_| ()).router, ..rest };
     let answer = rest.call("POST", "/credentials", definition("prod")).await;
     assert_eq!(answer.status, 502);

@@ -21,7 +21,7 @@ const DELETE: [&str; 3] = ["credentials-call:before", "credentials-call:after", 
 
 impl Front {
     /// Makes a call during which the operator ends at this point, and starts it again.
-    async fn end_at(&self, point: &str, call: Call) {
+    pub(super) async fn end_at(&self, point: &str, call: Call) {
         let operator = self.world.operator();
         operator.terminate().await;
         operator.launch_with(&[("KUBESVC_CRASH_AT", point)]);
@@ -58,6 +58,17 @@ async fn the_operator_may_end_at_any_write() {
         let name = format!("account-{at}");
         front.end_at(point, Call::new("DELETE", &format!("/credentials/{name}"))).await;
         assert_eq!(front.until_settled(&name).await, point == "credentials-call:before", "{point}");
+    }
+    // What Clouddriver never had stays, whether the call was sent or not.
+    let own = json!([{"name": "own", "kubeconfigContents": front.cluster.kubeconfig_in_one_line()}]);
+    let answer = front.write("POST", "/armory/accounts/dynamic", &own).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    for point in
+        ["intent-row:after", "credentials-call:before", "credentials-call:after", "intent-end:before"]
+    {
+        front.end_at(point, Call::new("DELETE", "/credentials/own")).await;
+        front.until_none_is_open().await;
+        assert!(front.world.object("own").await.is_some(), "{point}");
     }
 }
 

@@ -88,13 +88,15 @@ fn a_body_names_the_kubernetes_accounts_in_it() {
 }
 
 fn known() -> impl Strategy<Value = Option<KnownAccount>> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    proptest::option::of(flags.prop_map(|(is_static, is_kept, is_leaving, is_of_write)| KnownAccount {
-        is_static,
-        owner: is_kept.then(|| "Argo CD".to_owned()),
-        is_leaving,
-        is_of_write,
-    }))
+    proptest::option::of(any::<[bool; 5]>().prop_map(
+        |[is_static, is_kept, is_leaving, is_of_write, was_in_clouddriver]| KnownAccount {
+            is_static,
+            owner: is_kept.then(|| "Argo CD".to_owned()),
+            is_leaving,
+            is_of_write,
+            was_in_clouddriver,
+        },
+    ))
 }
 
 const VERBS: [WriteVerb; 3] = [WriteVerb::Post, WriteVerb::Put, WriteVerb::Delete];
@@ -121,9 +123,16 @@ proptest! {
             (FollowUp::Wait(_), known) => prop_assert!(known.as_ref().is_some_and(|known| known.is_leaving)),
             (FollowUp::Leave(why), _) => prop_assert!(!why.is_empty()),
         }
-        // Nothing but a deletion, or what the write itself made, deletes.
-        if follow_up == FollowUp::Delete && verb != WriteVerb::Delete {
-            prop_assert!(known.is_some_and(|known| known.is_of_write) && verb == WriteVerb::Post);
+        // Nothing but a deletion that found the account, or what the write itself made, deletes.
+        if follow_up == FollowUp::Delete {
+            let known = known.expect("there is an account");
+            let may = match verb {
+                WriteVerb::Post => known.is_of_write,
+                WriteVerb::Put => false,
+                WriteVerb::Delete => known.was_in_clouddriver && is_carried_out(verb, presence, true),
+            };
+            prop_assert!(may);
+            prop_assert!(verb != WriteVerb::Delete || !is_carried_out(verb, presence, false));
         }
     }
 
