@@ -113,3 +113,25 @@ async fn an_account_that_another_source_still_has_is_left() {
     );
     assert!(rest.account("prod").is_some() && rest.tries().is_empty());
 }
+
+#[tokio::test]
+async fn only_what_a_write_itself_made_is_taken_back() {
+    let rest = Rest::with_sources(&[("sql", &[], true)], STORED).await;
+    let made = |mark: &str| {
+        json!({
+            "labels": {"kubesvc.io/origin": "migrated"}, "annotations": {"kubesvc.io/clouddriver-write": mark},
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        })
+    };
+    rest.put_account("own", &made("other/1"));
+    rest.put_account("later", &made("other/2"));
+    rest.put_account("imported", &json!({"labels": {"kubesvc.io/origin": "migrated"}}));
+    rest.settle(&["own", "later", "imported"].map(|name| intent("POST", name))).await;
+    let here = ["own", "later", "imported"].map(|name| rest.account(name).is_some());
+    assert_eq!(here, [false, true, true]);
+    // The mark is there from the beginning.
+    rest.call("POST", "/credentials", definition("prod")).await;
+    let account = rest.account("prod").expect("it is made");
+    let mark = account["metadata"]["annotations"]["kubesvc.io/clouddriver-write"].as_str();
+    assert!(mark.is_some_and(|mark| mark.starts_with("replica/")), "{mark:?}");
+}
