@@ -1,5 +1,6 @@
 //! A write of Clouddriver's accounts: its intent is stored, it is passed on once, and the account here follows.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,7 +128,7 @@ impl RestState {
         let Some(first) = write.accounts.keys().next() else { return Ok(()) };
         let rows = self.store.pushed().await;
         let rows = rows.map_err(|error| RestError::database(&error, first, "the registered accounts"))?;
-        let folded: Vec<String> = write.accounts.keys().map(|name| folded_name(name)).collect();
+        let folded: HashSet<String> = write.accounts.keys().map(|name| folded_name(name)).collect();
         let Some(row) = rows.iter().find(|row| folded.contains(&folded_name(&row.name))) else {
             return Ok(());
         };

@@ -184,6 +184,18 @@ impl Rest {
         self.api.put(&format!("/apis/kubesvc.io/v1alpha1/namespaces/ns/kubesvcaccounts/{name}"), account);
     }
 
+    /// Makes a name one that kubesvc registered in Clouddriver.
+    fn register(&self, name: &str) {
+        self.store.pushed.lock().push(PushedRow {
+            name: name.to_owned(),
+            account_uid: "uid-1".to_owned(),
+            state: "ADDED".to_owned(),
+            body_version: 1,
+            body_hash: None,
+            pushed_at: None,
+        });
+    }
+
     fn tries(&self) -> Vec<i32> {
         self.store.intents.lock().iter().map(|row| row.tries).collect()
     }
@@ -465,14 +477,7 @@ async fn an_account_that_cannot_follow_now_is_left_to_the_leader() {
 #[tokio::test]
 async fn names_that_kubesvc_registered_are_not_written() {
     let rest = Rest::beside(STORED).await;
-    rest.store.pushed.lock().push(PushedRow {
-        name: "Prod".to_owned(),
-        account_uid: "uid-1".to_owned(),
-        state: "ADDED".to_owned(),
-        body_version: 1,
-        body_hash: None,
-        pushed_at: None,
-    });
+    rest.register("Prod");
     for (method, path) in
         [("POST", "/credentials"), ("PUT", "/credentials/prod"), ("DELETE", "/credentials/PROD")]
     {
@@ -480,6 +485,44 @@ async fn names_that_kubesvc_registered_are_not_written() {
         assert_eq!(answer.status, 409, "{method}");
         assert!(answer.message(path).contains("managed by kubesvc"), "{}", answer.text);
     }
+    assert_eq!(rest.clouddriver.asked.lock().len(), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_clouddriver_may_read_in_another_way_is_not_sent() {
+    let rest = Rest::beside(STORED).await;
+    for name in ["123", "prod"] {
+        rest.register(name);
+    }
+    let nested = format!(r#"{{"type":"kubernetes","a":{}{}}}"#, "[".repeat(40), "]".repeat(40));
+    let many = json!(vec![json!({"type": "kubernetes", "name": "a"}); 1001]).to_string();
+    let utf_16: Vec<u8> =
+        r#"{"type":"kubernetes","name":"prod"}"#.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for (body, status) in [
+        (r#"{"type":"kubernetes","name":"prod","type":"x"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":"prod","name":"a"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":"a"} {"type":"kubernetes","name":"prod"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":1.50}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":123}"#.into(), 409),
+        ("\u{feff}{\"type\":\"kubernetes\",\"name\":\"prod\"}".into(), 409),
+        (utf_16, 400),
+        (nested.into(), 400),
+        (many.into(), 413),
+        (b"{".to_vec(), 400),
+        (Vec::new(), 400),
+    ] {
+        for method in ["POST", "PUT"] {
+            let request = Request::builder().method(method).uri("/credentials");
+            let request = request.header(header::CONTENT_TYPE, "application/json");
+            let answer = rest.send(request.body(Body::from(body.clone())).expect("a request")).await;
+            assert_eq!(answer.status, status, "{method} {:.60}", String::from_utf8_lossy(&body));
+            assert!(!answer.message("/credentials").is_empty());
+        }
+    }
+    let encoded =
+        Request::put("/credentials").header(header::CONTENT_TYPE, "application/json;charset=utf-16");
+    let answer = rest.send(encoded.body(Body::from("{}")).expect("a request")).await;
+    assert_eq!(answer.status, 415);
     assert_eq!(rest.clouddriver.asked.lock().len(), 0);
 }
 
