@@ -51,13 +51,13 @@ table! {
 
 columns! { IntentRow: name, verb, body_hash, replica_id, started_at, tries }
 
-/// Maximum number of rows that are read at once.
-const MAX_READ: usize = 1000;
+/// Maximum number of rows that are read: as many as there are accounts. Rows that cannot be settled must hide no others.
+const MAX_READ: usize = 10_000;
 
 /// Writes of Clouddriver's accounts under way. Each method is one transaction.
 #[async_trait]
 pub trait IntentStore: Send + Sync {
-    /// The oldest rows, at most 1,000.
+    /// The oldest rows, at most 10,000.
     async fn intents(&self) -> Result<Vec<IntentRow>, StoreError>;
 
     /// Inserts rows, all or none. Returns a name that has a row already; then none is inserted.

@@ -36,6 +36,9 @@ const MAX_UNSENT: Duration = Duration::from_secs(15);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for the account here to follow; the leader goes on after that.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
+/// Age of an intent, in seconds, at which accounts here no longer follow at this replica: before the leader takes it for one
+/// that is no longer at it, and others write the name again.
+const MAX_FOLLOW_SECONDS: u64 = 120;
 /// Maximum length of the header's value, in characters.
 const MAX_RESULT_CHARS: usize = 512;
 
@@ -72,8 +75,8 @@ impl RestState {
         if !follows || followed.is_empty() {
             return Ok(credentials.send(&call, body, place).await?);
         }
-        let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
         let begun = Instant::now();
+        let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
         let elsewhere = match self.look_before(credentials, write.verb, &intents).await {
             Ok(elsewhere) => elsewhere,
             Err(error) => {
@@ -107,7 +110,7 @@ impl RestState {
                 Followed::Pending(why)
             }
             WriteAnswer::Done => {
-                let following = self.follow_all(&write, &intents, elsewhere.as_deref());
+                let following = self.follow_all(&write, (&intents, begun), elsewhere.as_deref());
                 timeout(FOLLOW_TIMEOUT, following)
                     .await
                     .unwrap_or_else(|_| Followed::Pending("the Kubernetes API server is slow".to_owned()))
@@ -217,7 +220,7 @@ impl RestState {
     async fn follow_all(
         &self,
         write: &AccountsWrite,
-        intents: &HeldIntents,
+        (intents, begun): (&HeldIntents, Instant),
         elsewhere: Option<&str>,
     ) -> Followed {
         if let Some(source) = elsewhere {
@@ -225,8 +228,13 @@ impl RestState {
         }
         let presence =
             if write.verb == WriteVerb::Delete { AccountPresence::Absent } else { AccountPresence::Present };
+        let longest = crash_points::seconds("KUBESVC_INTENT_FOLLOW_SECONDS", MAX_FOLLOW_SECONDS);
         let mut results = Vec::new();
         for row in &intents.rows {
+            if begun.elapsed() > Duration::from_secs(longest) {
+                results.push(Followed::Pending("kubesvc was suspended".to_owned()));
+                break;
+            }
             let account = WrittenAccount {
                 intent: row,
                 verb: write.verb,

@@ -72,6 +72,34 @@ async fn the_operator_may_end_at_any_write() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_suspended_leaves_a_late_write_to_the_leader() {
+    let front = Front::start(Database::Sqlite, true).await;
+    let operator = front.world.operator();
+    // Longer than a call may wait to be sent; longer than an account here may wait to follow.
+    for (point, seconds, status) in [("intent-row:after", 16, 502), ("credentials-call:after", 5, 200)] {
+        operator.terminate().await;
+        operator.launch_with(&[("KUBESVC_STOP_AT", point), ("KUBESVC_INTENT_FOLLOW_SECONDS", "4")]);
+        operator.ready().await;
+        let name = format!("suspended-{seconds}");
+        let definition = front.definition(&name);
+        let resuming = async {
+            eventually(&format!("it stands still at {point}"), MAX_WAIT, async || {
+                if operator.is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
+            })
+            .await;
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            operator.resume();
+        };
+        let (answer, ()) = tokio::join!(front.write("POST", "/credentials", &definition), resuming);
+        assert_eq!(answer.status, status, "{point} {answer}");
+        if status == 200 {
+            assert_eq!(result(&answer), "pending; reason=kubesvc was suspended");
+        }
+        assert_eq!(front.until_settled(&name).await, status == 200, "{point}");
+    }
+}
+
 #[test]
 fn every_crash_point_of_a_call_is_tried() {
     let is_ours = |point: &&&str| point.starts_with("intent-") || point.starts_with("credentials-call:");

@@ -560,6 +560,12 @@ pub(super) async fn writes_of_a_name_follow_one_another(store: &dyn Store) {
     store.end_intents(&first).await.expect("ended");
     store.end_intents(&second).await.expect("ended");
 
+    let many: Vec<IntentRow> =
+        (0..1001).map(|at| row(&format!("account-{at:04}"), "operator-0", 3)).collect();
+    store.begin_intents(&many).await.expect("written");
+    assert_eq!(store.intents().await.expect("read").len(), many.len(), "the newest too");
+    store.end_intents(&many).await.expect("ended");
+
     let refused = store.begin_intents(&[row(&"n".repeat(256), "operator-0", 3)]).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })));
     let writers = (0..8).map(|at| async move {
