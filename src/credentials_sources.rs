@@ -135,6 +135,11 @@ pub trait CredentialsSource: Send + Sync {
     /// Interval of reads while the source is followed.
     fn interval(&self) -> Duration;
 
+    /// Whether it reads Clouddriver's table, where the accounts are that are written at `/credentials`.
+    fn is_table(&self) -> bool {
+        false
+    }
+
     /// Reads the source as it is now. An unchanged source may return the same snapshot again. The caller bounds the time,
     /// and may drop the read at any point.
     ///

@@ -39,6 +39,10 @@ impl CredentialsSource for ClouddriverApiSource {
         follow_interval()
     }
 
+    fn is_table(&self) -> bool {
+        true
+    }
+
     async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {
         let client = self.access.client(&self.url).await?;
         let (mut items, mut bytes, mut start) = (Vec::new(), 0, None::<String>);

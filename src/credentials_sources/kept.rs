@@ -123,6 +123,11 @@ impl CredentialsSources {
         self.sources.is_empty()
     }
 
+    /// Whether the source of this name reads Clouddriver's table.
+    pub fn is_table(&self, name: &str) -> bool {
+        self.sources.iter().any(|source| &*source.name == name && source.reader.is_table())
+    }
+
     /// Reads all sources now, at once, each within this time. Of a source that cannot be read, nothing is known.
     pub async fn read_now(&self, within: Duration) -> MergedSources {
         let now = Instant::now();

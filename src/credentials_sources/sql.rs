@@ -65,6 +65,10 @@ impl CredentialsSource for SqlSource {
         self.interval
     }
 
+    fn is_table(&self) -> bool {
+        true
+    }
+
     async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {
         let password = match &self.password_file {
             Some(path) => Some(read_password(path).await?),

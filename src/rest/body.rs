@@ -78,7 +78,8 @@ pub(super) async fn read_optional(
     parse(state, caller, &bytes, room).await.map(Some)
 }
 
-async fn parse(
+/// Parses a body as JSON, within the memory that there is.
+pub(super) async fn parse(
     state: &RestState,
     caller: Option<ClientAddress>,
     bytes: &[u8],
@@ -133,7 +134,8 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn check_media(headers: &HeaderMap, media: MediaTypes) -> Result<(), RestError> {
+/// Refuses a body of another media type, or in another encoding than UTF-8.
+pub(super) fn check_media(headers: &HeaderMap, media: MediaTypes) -> Result<(), RestError> {
     let unsupported = |message: &str| RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(unsupported("send the body without a Content-Encoding"));

@@ -4,12 +4,14 @@
 //! | module | owns |
 //! |---|---|
 //! | `writes` | writes of accounts: the intent before the call, what follows from its answer |
+//! | `presence` | whether Clouddriver has an account before it is deleted |
 //! | `followed` | what becomes of the account here |
 //! | `settlement` | intents whose write has no known end, at the leader |
 //!
 //! Clouddriver decides first, and its answer is always the caller's. Nothing of a body or of a credential is logged.
 
 mod followed;
+mod presence;
 mod settlement;
 mod writes;
 
@@ -30,20 +32,24 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::debug;
 
 use super::RestState;
+use super::body::{MediaTypes, check_media};
 use super::dto::AccountDefinition;
 use super::error::{ErrorBody, RestError, no_route};
 use super::memory_limit::MemoryPermit;
 use crate::clouddriver::{ClouddriverAccounts, ClouddriverProxy, NotAnswered};
-use kubesvc_clouddriver::interception::{AccountsWrite, CredentialsCall};
+use kubesvc_clouddriver::interception::{AccountsWrite, CredentialsCall, UnfitAccounts};
 
 pub use settlement::IntentSettlement;
 
 /// Maximum number of calls that are passed on at once.
 const MAX_PASSED_ON: usize = 2000;
+/// Mark at the start of a text in UTF-8, which Clouddriver skips.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// Media types that a form of any web page can send.
 const FORM_TYPES: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
@@ -188,21 +194,40 @@ pub(super) async fn pass_on(State(state): State<RestState>, request: Request) ->
         CredentialsCall::Elsewhere if !credentials.ports.passes_all => return Err(no_route().await),
         _ => {}
     }
+    if call.has_accounts() {
+        check_media(&parts.headers, MediaTypes::Unsaid)?;
+    }
     refuse_forms(&parts.method, &parts.headers)?;
     let caller = parts.extensions.get().copied();
     let (body, memory) = super::body::unparsed(&state, &parts.headers, body, caller).await?;
+    let (accounts, held) = if call.has_accounts() {
+        // What the two may read in different ways is refused: Clouddriver would write other accounts than are known here.
+        let text = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&body);
+        super::body::parse(&state, caller, text, memory).await?
+    } else {
+        (Value::Null, MemoryPermit::default().with(memory))
+    };
     // What this connection is known by stays here.
     parts.extensions.clear();
     let place = credentials.place()?;
-    match AccountsWrite::of(&call, &body) {
+    match AccountsWrite::of(&call, accounts)? {
         Some(write) => {
-            let held = MemoryPermit::default().with(memory);
             let written = |state: RestState| async move {
                 state.pass_write_on(&credentials, write, (parts, body), place).await
             };
             state.to_the_end(held, written).await
         }
         None => Ok(credentials.send(&parts, body, place).await?),
+    }
+}
+
+impl From<UnfitAccounts> for RestError {
+    fn from(error: UnfitAccounts) -> Self {
+        let status = match error {
+            UnfitAccounts::TooMany(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            UnfitAccounts::Name(_) => StatusCode::BAD_REQUEST,
+        };
+        Self::new(status, error.to_string())
     }
 }
 

@@ -200,6 +200,13 @@ impl kubesvc_store::IntentStore for NoStore {
         Ok(taken.map(|row| row.name.clone()))
     }
 
+    async fn mark_found(&self, rows: &[kubesvc_store::IntentRow]) -> Result<(), StoreError> {
+        let mut intents = self.intents.lock();
+        let found = intents.iter_mut().filter(|one| rows.iter().any(|row| row.name == one.name));
+        found.for_each(|row| row.body_hash = Some("found".to_owned()));
+        Ok(())
+    }
+
     async fn count_intent_tries(&self, rows: &[kubesvc_store::IntentRow]) -> Result<(), StoreError> {
         let mut intents = self.intents.lock();
         let counted = intents.iter_mut().filter(|one| rows.iter().any(|row| row.name == one.name));

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
 mod paths;
@@ -15,8 +14,19 @@ mod tests;
 
 pub use paths::CredentialsCall;
 
-/// Maximum number of accounts of a body that are followed.
-pub const MAX_FOLLOWED: usize = 1000;
+/// Maximum number of accounts of a body.
+pub const MAX_ACCOUNTS: usize = 1000;
+
+/// Why a body is not passed on: which accounts it writes would not be known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnfitAccounts {
+    /// It has this many.
+    #[error("the body has {0} accounts, and may have {MAX_ACCOUNTS} at most: send several requests")]
+    TooMany(usize),
+    /// A name is neither text nor an integer.
+    #[error("[{0}] the name of an account must be a string")]
+    Name(usize),
+}
 
 /// How an account is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,35 +66,52 @@ pub struct AccountsWrite {
 
 impl AccountsWrite {
     /// The accounts of type `kubernetes` that a call with this body writes; `None`: the call writes no account.
-    /// A body that Clouddriver would not take as accounts names none.
-    pub fn of(call: &CredentialsCall, body: &[u8]) -> Option<Self> {
+    /// A body that Clouddriver would not take as accounts names none. The body matters only if the call
+    /// [has accounts](CredentialsCall::has_accounts).
+    ///
+    /// # Errors
+    /// The body must not be passed on.
+    pub fn of(call: &CredentialsCall, body: Value) -> Result<Option<Self>, UnfitAccounts> {
         let (verb, only) = match call {
             CredentialsCall::Create => (WriteVerb::Post, None),
             CredentialsCall::Upsert => (WriteVerb::Put, None),
             CredentialsCall::Update(name) => (WriteVerb::Put, Some(name)),
             CredentialsCall::Delete(name) => {
                 let accounts = [(name.clone(), Map::new())].into();
-                return Some(Self { verb: WriteVerb::Delete, accounts });
+                return Ok(Some(Self { verb: WriteVerb::Delete, accounts }));
             }
             CredentialsCall::Read
             | CredentialsCall::Secrets
             | CredentialsCall::Other
-            | CredentialsCall::Elsewhere => return None,
+            | CredentialsCall::Elsewhere => return Ok(None),
         };
-        // Jackson, too, reads one value and leaves what follows it.
-        let first = Value::deserialize(&mut serde_json::Deserializer::from_slice(body));
-        let given = match first {
-            Ok(Value::Array(items)) if items.len() <= MAX_FOLLOWED => items,
-            Ok(object @ Value::Object(_)) => vec![object],
+        let given = match body {
+            Value::Array(items) if items.len() > MAX_ACCOUNTS => {
+                return Err(UnfitAccounts::TooMany(items.len()));
+            }
+            Value::Array(items) => items,
+            object @ Value::Object(_) => vec![object],
             _ => Vec::new(),
         };
-        let named = given.into_iter().filter_map(|item| {
-            let Value::Object(fields) = item else { return None };
-            let is_kubernetes = fields.get("type").and_then(Value::as_str) == Some("kubernetes");
-            let name = fields.get("name")?.as_str()?.to_owned();
-            (is_kubernetes && only.is_none_or(|only| *only == name)).then_some((name, fields))
-        });
-        Some(Self { verb, accounts: named.collect() })
+        let mut accounts = BTreeMap::new();
+        for (at, item) in given.into_iter().enumerate() {
+            let Value::Object(mut fields) = item else { continue };
+            if fields.get("type").and_then(Value::as_str) != Some("kubernetes") {
+                continue;
+            }
+            let name = match fields.get("name") {
+                None | Some(Value::Null) => continue,
+                Some(Value::String(name)) => name.clone(),
+                // Jackson takes the digits as they were sent.
+                Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
+                Some(_) => return Err(UnfitAccounts::Name(at)),
+            };
+            if only.is_none_or(|only| *only == name) {
+                fields.insert("name".to_owned(), name.clone().into());
+                accounts.insert(name, fields);
+            }
+        }
+        Ok(Some(Self { verb, accounts }))
     }
 }
 
@@ -108,6 +135,8 @@ pub struct KnownAccount {
     pub is_leaving: bool,
     /// It was made for this very write.
     pub is_of_write: bool,
+    /// Clouddriver was seen to have an account of the name before the write.
+    pub was_in_clouddriver: bool,
 }
 
 /// What becomes of the account of a name here.
@@ -141,7 +170,12 @@ pub fn follow_up(verb: WriteVerb, presence: AccountPresence, known: Option<&Know
         (WriteVerb::Post, AccountPresence::Present, Some(_)) => leave("kubesvc has an account of that name"),
         (WriteVerb::Put, AccountPresence::Present, Some(known)) => changed(known, FollowUp::Update),
         (WriteVerb::Delete, AccountPresence::Present, _) => leave("Clouddriver still has the account"),
-        (WriteVerb::Delete, AccountPresence::Absent, Some(known)) => changed(known, FollowUp::Delete),
+        (WriteVerb::Delete, AccountPresence::Absent, Some(known)) if known.was_in_clouddriver => {
+            changed(known, FollowUp::Delete)
+        }
+        (WriteVerb::Delete, AccountPresence::Absent, Some(_)) => {
+            leave("Clouddriver was not seen to have the account before")
+        }
         (WriteVerb::Post, AccountPresence::Absent, Some(known)) if known.is_of_write => {
             changed(known, FollowUp::Delete)
         }
@@ -152,10 +186,12 @@ pub fn follow_up(verb: WriteVerb, presence: AccountPresence, known: Option<&Know
     }
 }
 
-/// Whether what Clouddriver has shows that a write was carried out. An account that is replaced looks the same before.
-pub fn is_carried_out(verb: WriteVerb, presence: AccountPresence) -> bool {
-    matches!(
-        (verb, presence),
-        (WriteVerb::Post, AccountPresence::Present) | (WriteVerb::Delete, AccountPresence::Absent)
-    )
+/// Whether what Clouddriver has shows that a write was carried out. An account that is replaced looks the same before, and
+/// so does one that is deleted, unless it was `found` in Clouddriver before.
+pub fn is_carried_out(verb: WriteVerb, presence: AccountPresence, found: bool) -> bool {
+    match (verb, presence) {
+        (WriteVerb::Post, AccountPresence::Present) => true,
+        (WriteVerb::Delete, AccountPresence::Absent) => found,
+        _ => false,
+    }
 }

@@ -86,6 +86,8 @@ pub const ORIGIN_REST: &str = "rest";
 pub const ORIGIN_MIGRATED: &str = "migrated";
 /// Annotation of a migrated account: the name of its credentials source.
 pub const SOURCE_ANNOTATION: &str = "kubesvc.io/source";
+/// Annotation of an account that was made for a write at `/credentials`: which write that was.
+pub const WRITE_ANNOTATION: &str = "kubesvc.io/clouddriver-write";
 /// Annotation of a migrated account: a keyed hash of its entry in the source, in hex.
 pub const SOURCE_HASH_ANNOTATION: &str = "kubesvc.io/source-hash";
 /// Annotation of a migrated account: the fields of its entry that have no effect, as JSON. Never a credential.

@@ -16,7 +16,7 @@ pub struct IntentRow {
     pub name: String,
     /// POST, PUT or DELETE.
     pub verb: String,
-    /// SHA-256 of the body, in hexadecimal.
+    /// SHA-256 of the body, in hexadecimal; of a DELETE, whether [the account was found](IntentRow::found_account).
     pub body_hash: Option<String>,
     /// Replica that passes the call on.
     pub replica_id: String,
@@ -25,6 +25,16 @@ pub struct IntentRow {
     /// Number of times that its end was looked for; 0: the replica may still be at it.
     pub tries: i32,
 }
+
+impl IntentRow {
+    /// Whether Clouddriver was seen to have the account before the call was sent: [`IntentStore::mark_found`].
+    pub fn found_account(&self) -> bool {
+        self.body_hash.as_deref() == Some(FOUND)
+    }
+}
+
+/// `body_hash` of a row whose account was found.
+const FOUND: &str = "found";
 
 table! {
     /// `kubesvc_intents`.
@@ -41,17 +51,20 @@ table! {
 
 columns! { IntentRow: name, verb, body_hash, replica_id, started_at, tries }
 
-/// Maximum number of rows that are read at once.
-const MAX_READ: usize = 1000;
+/// Maximum number of rows that are read: as many as there are accounts. Rows that cannot be settled must hide no others.
+const MAX_READ: usize = 10_000;
 
 /// Writes of Clouddriver's accounts under way. Each method is one transaction.
 #[async_trait]
 pub trait IntentStore: Send + Sync {
-    /// The oldest rows, at most 1,000.
+    /// The oldest rows, at most 10,000.
     async fn intents(&self) -> Result<Vec<IntentRow>, StoreError>;
 
     /// Inserts rows, all or none. Returns a name that has a row already; then none is inserted.
     async fn begin_intents(&self, rows: &[IntentRow]) -> Result<Option<String>, StoreError>;
+
+    /// Stores that Clouddriver has the accounts of these rows, which are about to be deleted there.
+    async fn mark_found(&self, rows: &[IntentRow]) -> Result<(), StoreError>;
 
     /// Counts one more try of these rows.
     async fn count_intent_tries(&self, rows: &[IntentRow]) -> Result<(), StoreError>;
@@ -74,6 +87,10 @@ impl<D: Dialect> IntentStore for SqlStore<D> {
             }
         }
         self.transact(&BeginIntents(rows)).await
+    }
+
+    async fn mark_found(&self, rows: &[IntentRow]) -> Result<(), StoreError> {
+        self.transact(&OfEach { change: "UPDATE kubesvc_intents SET body_hash = 'found'", rows }).await
     }
 
     async fn count_intent_tries(&self, rows: &[IntentRow]) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use kube::ResourceExt as _;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
@@ -15,23 +16,29 @@ use kubesvc_clouddriver::definition::{Choice, EntryCredential, change_of};
 use kubesvc_clouddriver::interception::{AccountPresence, FollowUp, KnownAccount, WriteVerb, follow_up};
 use kubesvc_clouddriver::sources::SourceEntry;
 use kubesvc_core::spinnaker::ClusterSource;
-use kubesvc_core::{DesiredState, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED};
+use kubesvc_core::{DesiredState, KubesvcAccount, WRITE_ANNOTATION};
+use kubesvc_store::IntentRow;
 
 /// Number of looks after which a conflict counts as a refusal: some minutes.
 const MAX_CONFLICTS: i32 = 6;
 
 /// A written account of Clouddriver.
 pub(super) struct WrittenAccount<'w> {
-    pub(super) name: &'w str,
+    pub(super) intent: &'w IntentRow,
     pub(super) verb: WriteVerb,
-    /// When the write began, in epoch milliseconds.
-    pub(super) started_at: i64,
-    /// Number of times that the account here was looked at before.
-    pub(super) tries: i32,
+    /// Whether Clouddriver had an account of the name before.
+    pub(super) was_there: bool,
     /// Its definition as far as it is known.
     pub(super) definition: Option<Map<String, Value>>,
     /// Where the definition is from.
     pub(super) source: &'w str,
+}
+
+impl WrittenAccount<'_> {
+    /// What no other write has.
+    fn mark(&self) -> String {
+        format!("{}/{}", self.intent.replica_id, self.intent.started_at)
+    }
 }
 
 /// What became of the accounts of a write.
@@ -87,7 +94,7 @@ impl RestState {
             Ok(followed) => followed,
             // What is refused stays refused; a conflict may be one with a writer of this moment.
             Err(error) if error.status.is_server_error() => Followed::Pending(error.message),
-            Err(error) if error.status == StatusCode::CONFLICT && written.tries < MAX_CONFLICTS => {
+            Err(error) if error.status == StatusCode::CONFLICT && written.intent.tries < MAX_CONFLICTS => {
                 Followed::Pending(error.message)
             }
             Err(error) => Followed::Left(error.message),
@@ -99,7 +106,7 @@ impl RestState {
         presence: AccountPresence,
         written: &WrittenAccount<'_>,
     ) -> Result<Followed, RestError> {
-        let name = written.name;
+        let name = &*written.intent.name;
         let account = self.find(name).await?.account;
         let known = account.as_ref().map(|account| known(account, written));
         let change_by = |request| AccountChange { name, request, given: None, sets: true, force: false };
@@ -114,6 +121,7 @@ impl RestState {
                 let Some(entry) = entry(written) else { return Ok(unknown_definition()) };
                 let mut made = Box::pin(self.described(&entry, &Choice::default())).await?;
                 made.object.spec.state = Some(DesiredState::Active);
+                made.object.annotations_mut().insert(WRITE_ANNOTATION.to_owned(), written.mark());
                 let existing = Box::pin(create(self, name, &made.contents(), &made.object)).await?;
                 Ok(existing.map_or(Followed::Created, |_| {
                     Followed::Left("kubesvc has an account of that name".to_owned())
@@ -142,20 +150,18 @@ fn unknown_definition() -> Followed {
 }
 
 fn known(account: &KubesvcAccount, written: &WrittenAccount<'_>) -> KnownAccount {
-    let created = account.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
     KnownAccount {
         is_static: account.is_static(),
         owner: account.gitops_owner(),
         is_leaving: account.is_being_deleted(),
-        // The API server's clock has seconds.
-        is_of_write: account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED)
-            && created >= written.started_at.div_euclid(1000),
+        is_of_write: account.annotation(WRITE_ANNOTATION) == Some(written.mark().as_str()),
+        was_in_clouddriver: written.was_there,
     }
 }
 
 fn entry(written: &WrittenAccount<'_>) -> Option<SourceEntry> {
     Some(SourceEntry {
-        name: written.name.to_owned(),
+        name: written.intent.name.clone(),
         definition: written.definition.clone()?,
         source: Arc::from(written.source),
         version: String::new(),

@@ -5,13 +5,15 @@
 //! come no more: some time after it was sent, and a poll after Clouddriver has answered another call since. A Clouddriver
 //! that was suspended carries out late what it was sent, beside what it is asked then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -43,6 +45,8 @@ const QUIET_SECONDS: u64 = 90;
 const MAX_SILENCE_MS: i64 = 600_000;
 /// Age of an intent that is told of, in milliseconds.
 const OLD_MS: i64 = 24 * 3_600_000;
+/// Age of what was read at which nothing follows from it any more: longer than all its time limits.
+const MAX_READ_AGE: Duration = Duration::from_secs(150);
 /// Interval between two warnings about old intents.
 const WARNING_INTERVAL: Duration = Duration::from_secs(3600);
 /// First and longest delay between two looks at an intent.
@@ -75,6 +79,25 @@ struct Look {
     listed: Option<(Instant, AccountPresence)>,
 }
 
+/// One look at all intents.
+struct Round<'r> {
+    mandate: &'r Mandate,
+    sources: MergedSources,
+    /// When the sources began to be read.
+    began: Instant,
+    /// When Clouddriver listed its accounts, and their names; or why it did not. Read once an intent needs it.
+    list: OnceCell<Result<(Instant, HashSet<String>), String>>,
+    /// Whether Clouddriver did not answer for one account, and is not asked for others.
+    is_over: AtomicBool,
+}
+
+impl Round<'_> {
+    /// Whether accounts may still follow what was read.
+    fn is_current(&self) -> bool {
+        self.mandate.holds() && self.began.elapsed() < MAX_READ_AGE
+    }
+}
+
 /// What Clouddriver has, as far as it can be known.
 enum Seen<'s> {
     Known(AccountPresence, Option<(Map<String, Value>, &'s str)>),
@@ -104,7 +127,7 @@ impl IntentSettlement {
             }
             match self.state.store.intents().await {
                 Ok(rows) => {
-                    self.settle_all(rows, &looks).await;
+                    self.settle_all(mandate, rows, &looks).await;
                     AttemptOutcome::Done
                 }
                 Err(error) => AttemptOutcome::failed(chain(&error)),
@@ -114,13 +137,15 @@ impl IntentSettlement {
         self.show(&[], &looks);
     }
 
-    async fn settle_all(&self, mut rows: Vec<IntentRow>, looks: &Mutex<Looks>) {
+    async fn settle_all(&self, mandate: &Mandate, mut rows: Vec<IntentRow>, looks: &Mutex<Looks>) {
         rows.retain(|row| self.is_left(row));
         self.show(&rows, looks);
         let now = Instant::now();
         {
             let known = &mut looks.lock().intents;
-            known.retain(|key, _| rows.iter().any(|row| key.0 == row.name && key.1 == row.started_at));
+            let open: HashSet<(&str, i64)> =
+                rows.iter().map(|row| (row.name.as_str(), row.started_at)).collect();
+            known.retain(|(name, started_at), _| open.contains(&(name.as_str(), *started_at)));
             rows.retain(|row| {
                 let look = known.entry((row.name.clone(), row.started_at)).or_default();
                 look.next.is_none_or(|next| next <= now)
@@ -130,10 +155,15 @@ impl IntentSettlement {
             return;
         }
         let sources = self.state.source_accounts.sources.read_now(SOURCES_TIMEOUT).await;
+        let (list, is_over) = (OnceCell::new(), AtomicBool::new(false));
+        let round = Round { mandate, sources, began: now, list, is_over };
         for row in rows {
+            if round.is_over.load(Ordering::Relaxed) || !round.is_current() {
+                break;
+            }
             let key = (row.name.clone(), row.started_at);
             let mut look = looks.lock().intents.get(&key).copied().unwrap_or_default();
-            if Box::pin(self.settle(&row, (&sources, now), &mut look)).await {
+            if Box::pin(self.settle(&row, &round, &mut look)).await {
                 looks.lock().intents.remove(&key);
                 continue;
             }
@@ -175,29 +205,27 @@ impl IntentSettlement {
     }
 
     /// Lets the account follow what Clouddriver has. Returns whether the intent is settled.
-    async fn settle(
-        &self,
-        row: &IntentRow,
-        (sources, began): (&MergedSources, Instant),
-        look: &mut Look,
-    ) -> bool {
+    async fn settle(&self, row: &IntentRow, round: &Round<'_>, look: &mut Look) -> bool {
         let Some(verb) = WriteVerb::parse(&row.verb) else {
             warn!(account = row.name, verb = row.verb, "an intent has no such verb, and is dropped");
             return self.end(row).await;
         };
-        let followed = match self.seen(row, verb, sources, look).await {
+        let followed = match self.seen(row, verb, round, look).await {
             Seen::NotYet(why) => Followed::Pending(why),
             Seen::Known(presence, definition) => {
-                let can_come = !is_carried_out(verb, presence) && !self.is_quiet(row, began, look).await;
+                let found = row.found_account();
+                let can_come =
+                    !is_carried_out(verb, presence, found) && !self.is_quiet(row, round, look).await;
                 if can_come && verb != WriteVerb::Put {
                     Followed::Pending("the write may still be carried out".to_owned())
+                } else if !round.is_current() {
+                    Followed::Pending("what was read of Clouddriver is old by now".to_owned())
                 } else {
                     let source = definition.as_ref().map_or("Clouddriver", |(_, source)| *source);
                     let written = WrittenAccount {
-                        name: &row.name,
+                        intent: row,
                         verb,
-                        started_at: row.started_at,
-                        tries: row.tries,
+                        was_there: found,
                         source,
                         definition: definition.as_ref().map(|(definition, _)| definition.clone()),
                     };
@@ -242,16 +270,32 @@ impl IntentSettlement {
     }
 
     /// Whether a write that a look since `began` has not seen can come no more.
-    async fn is_quiet(&self, row: &IntentRow, began: Instant, look: &mut Look) -> bool {
+    async fn is_quiet(&self, row: &IntentRow, round: &Round<'_>, look: &mut Look) -> bool {
         let age = age_ms(row);
         if age <= self.quiet_ms {
             return false;
         }
-        if look.answered.is_none() && self.credentials.ports.accounts.loaded().await.is_ok() {
-            look.answered = Some(Instant::now());
+        if look.answered.is_none()
+            && let Ok((at, _)) = self.list(round).await
+            && age_ms(row) - millis(at.elapsed()) > self.quiet_ms
+        {
+            look.answered = Some(*at);
         }
         let wait = self.credentials.ports.poll.max(READ_INTERVAL);
-        age > MAX_SILENCE_MS || look.answered.is_some_and(|answered| began >= answered + wait)
+        age > MAX_SILENCE_MS || look.answered.is_some_and(|answered| round.began >= answered + wait)
+    }
+
+    fn is_table(&self, source: &str) -> bool {
+        self.state.source_accounts.sources.is_table(source)
+    }
+
+    /// Clouddriver's list of accounts, the same for all of a round.
+    async fn list<'r>(&self, round: &'r Round<'_>) -> &'r Result<(Instant, HashSet<String>), String> {
+        let read = async || {
+            let listed = self.credentials.ports.accounts.loaded().await;
+            listed.map(|names| (Instant::now(), names)).map_err(|failure| failure.message)
+        };
+        round.list.get_or_init(read).await
     }
 
     /// What Clouddriver has, from the sources; or, if those cannot tell, from two of its lists, a poll apart.
@@ -259,10 +303,10 @@ impl IntentSettlement {
         &self,
         row: &IntentRow,
         verb: WriteVerb,
-        sources: &'s MergedSources,
+        round: &'s Round<'_>,
         look: &mut Look,
     ) -> Seen<'s> {
-        let name = &row.name;
+        let (name, sources) = (&row.name, &round.sources);
         if !sources.snapshots().is_empty() {
             match sources.lookup(name) {
                 NameLookup::Found(entry) => {
@@ -272,16 +316,18 @@ impl IntentSettlement {
                     );
                 }
                 NameLookup::Broken { .. } => return Seen::Known(AccountPresence::Present, None),
-                NameLookup::Absent => return Seen::Known(AccountPresence::Absent, None),
-                NameLookup::Unknown { .. } => {}
+                // Other sources lack what is written at `/credentials`, whether Clouddriver has it or not.
+                NameLookup::Absent if sources.snapshots().iter().any(|read| self.is_table(&read.source)) => {
+                    return Seen::Known(AccountPresence::Absent, None);
+                }
+                NameLookup::Absent | NameLookup::Unknown { .. } => {}
             }
         }
-        let listed = match self.credentials.ports.accounts.loaded().await {
-            Ok(names) if names.contains(name) => AccountPresence::Present,
-            Ok(_) => AccountPresence::Absent,
-            Err(failure) => return Seen::NotYet(failure.message),
+        let (now, listed) = match self.list(round).await {
+            Ok((at, names)) if names.contains(name) => (*at, AccountPresence::Present),
+            Ok((at, _)) => (*at, AccountPresence::Absent),
+            Err(why) => return Seen::NotYet(why.clone()),
         };
-        let now = Instant::now();
         match look.listed {
             Some((at, before)) if before == listed => {
                 if now - at < self.credentials.ports.poll {
@@ -301,7 +347,10 @@ impl IntentSettlement {
             Ok(Some(StoredAccount::Definition(definition))) => {
                 Seen::Known(listed, Some((definition, "Clouddriver")))
             }
-            Err(failure) if failure.kind == FailureKind::Unreachable => Seen::NotYet(failure.message),
+            Err(failure) if failure.kind == FailureKind::Unreachable => {
+                round.is_over.store(true, Ordering::Relaxed);
+                Seen::NotYet(failure.message)
+            }
             Ok(_) | Err(_) => Seen::Known(listed, None),
         }
     }
@@ -310,4 +359,8 @@ impl IntentSettlement {
 /// Age of an intent in milliseconds, by the clocks of two replicas.
 fn age_ms(row: &IntentRow) -> i64 {
     Timestamp::now().as_millisecond() - row.started_at
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,5 +1,6 @@
 //! A write of Clouddriver's accounts: its intent is stored, it is passed on once, and the account here follows.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +10,12 @@ use axum::response::Response;
 use hyper::body::Bytes;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::AccountManagement;
 use super::followed::{Followed, WrittenAccount};
+use super::presence::before;
 use crate::clouddriver::NotAnswered;
 use crate::rest::RestState;
 use crate::rest::error::RestError;
@@ -30,8 +32,13 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 const TURN_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Maximum age of an intent when its call is sent: a replica that was suspended meanwhile does not send it.
 const MAX_UNSENT: Duration = Duration::from_secs(15);
+/// Time limit for looking whether Clouddriver has an account, in all; longer than for reading the sources.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for the account here to follow; the leader goes on after that.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(30);
+/// Age of an intent, in seconds, at which accounts here no longer follow at this replica: before the leader takes it for one
+/// that is no longer at it, and others write the name again.
+const MAX_FOLLOW_SECONDS: u64 = 120;
 /// Maximum length of the header's value, in characters.
 const MAX_RESULT_CHARS: usize = 512;
 
@@ -68,8 +75,15 @@ impl RestState {
         if !follows || followed.is_empty() {
             return Ok(credentials.send(&call, body, place).await?);
         }
-        let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
         let begun = Instant::now();
+        let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
+        let elsewhere = match self.look_before(credentials, write.verb, &intents).await {
+            Ok(elsewhere) => elsewhere,
+            Err(error) => {
+                self.end_intents(&intents).await;
+                return Err(error);
+            }
+        };
         let sent = async {
             if begun.elapsed() > MAX_UNSENT {
                 return Err(NotAnswered::NotSent("kubesvc was suspended; try again".to_owned()));
@@ -96,8 +110,8 @@ impl RestState {
                 Followed::Pending(why)
             }
             WriteAnswer::Done => {
-                let following = self.follow_all(&write, &intents);
-                tokio::time::timeout(FOLLOW_TIMEOUT, following)
+                let following = self.follow_all(&write, (&intents, begun), elsewhere.as_deref());
+                timeout(FOLLOW_TIMEOUT, following)
                     .await
                     .unwrap_or_else(|_| Followed::Pending("the Kubernetes API server is slow".to_owned()))
             }
@@ -117,7 +131,7 @@ impl RestState {
         let Some(first) = write.accounts.keys().next() else { return Ok(()) };
         let rows = self.store.pushed().await;
         let rows = rows.map_err(|error| RestError::database(&error, first, "the registered accounts"))?;
-        let folded: Vec<String> = write.accounts.keys().map(|name| folded_name(name)).collect();
+        let folded: HashSet<String> = write.accounts.keys().map(|name| folded_name(name)).collect();
         let Some(row) = rows.iter().find(|row| folded.contains(&folded_name(&row.name))) else {
             return Ok(());
         };
@@ -179,17 +193,52 @@ impl RestState {
         }
     }
 
+    /// Stores, of an account that is to be deleted, whether Clouddriver has it, so that its absence later shows what became
+    /// of the write. Returns a source from which Clouddriver has the account even then.
+    async fn look_before(
+        &self,
+        credentials: &AccountManagement,
+        verb: WriteVerb,
+        intents: &HeldIntents,
+    ) -> Result<Option<String>, RestError> {
+        let (WriteVerb::Delete, [row]) = (verb, intents.rows.as_slice()) else { return Ok(None) };
+        if self.find(&row.name).await.is_ok_and(|found| found.account.is_none()) {
+            return Ok(None);
+        }
+        let clouddriver = &*credentials.ports.accounts;
+        let before = timeout(LOOK_TIMEOUT, before(&self.source_accounts.sources, clouddriver, &row.name));
+        let before = before.await.unwrap_or_else(|_| Err("it does not list its accounts in time".to_owned()));
+        let before = before.map_err(NotAnswered::NotSent)?;
+        if before.has_row {
+            let marked = self.store.mark_found(&intents.rows).await;
+            marked.map_err(|error| RestError::database(&error, &row.name, "the intent of a write"))?;
+        }
+        Ok(before.elsewhere)
+    }
+
     /// Lets the accounts here follow a write that Clouddriver has carried out.
-    async fn follow_all(&self, write: &AccountsWrite, intents: &HeldIntents) -> Followed {
+    async fn follow_all(
+        &self,
+        write: &AccountsWrite,
+        (intents, begun): (&HeldIntents, Instant),
+        elsewhere: Option<&str>,
+    ) -> Followed {
+        if let Some(source) = elsewhere {
+            return Followed::Left(format!("Clouddriver still has it from {source}"));
+        }
         let presence =
             if write.verb == WriteVerb::Delete { AccountPresence::Absent } else { AccountPresence::Present };
+        let longest = crash_points::seconds("KUBESVC_INTENT_FOLLOW_SECONDS", MAX_FOLLOW_SECONDS);
         let mut results = Vec::new();
         for row in &intents.rows {
+            if begun.elapsed() > Duration::from_secs(longest) {
+                results.push(Followed::Pending("kubesvc was suspended".to_owned()));
+                break;
+            }
             let account = WrittenAccount {
-                name: &row.name,
+                intent: row,
                 verb: write.verb,
-                started_at: row.started_at,
-                tries: 0,
+                was_there: true,
                 definition: write.accounts.get(&row.name).cloned(),
                 source: "/credentials",
             };

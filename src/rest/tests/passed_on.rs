@@ -11,11 +11,18 @@ use tokio_util::task::AbortOnDropHandle;
 use super::fake_api::FakeApi;
 use super::*;
 use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, ClouddriverTlsFiles, RenewedTls};
+use crate::credentials_sources::{CredentialsSource, SourceReadError};
+use kubesvc_clouddriver::sources::{Completeness, SourceSnapshot, read_row};
 use kubesvc_store::{IntentRow, PushedRow};
 
-/// A Clouddriver that answers each connection with these bytes, and closes it.
+mod settled;
+
+/// A Clouddriver that answers each call that is passed on with these bytes, and closes its connection. What kubesvc itself
+/// asks, it answers with a list of accounts.
 struct Clouddriver {
     url: String,
+    /// Names of its accounts; `None`: it does not answer.
+    has: Arc<Mutex<Option<Vec<&'static str>>>>,
     asked: Arc<Mutex<Vec<String>>>,
     _serving: AbortOnDropHandle<()>,
 }
@@ -31,6 +38,8 @@ impl Clouddriver {
         let url = format!("http://{}/cd/", listener.local_addr().expect("bound"));
         let (asked, answer) = (Arc::<Mutex<Vec<String>>>::default(), answer.into());
         let seen = Arc::clone(&asked);
+        let has = Arc::new(Mutex::new(Some(Vec::new())));
+        let listed = Arc::clone(&has);
         let serving = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = Vec::new();
@@ -39,11 +48,51 @@ impl Clouddriver {
                         break;
                     }
                 }
-                seen.lock().push(String::from_utf8_lossy(&request).into_owned());
+                let request = String::from_utf8_lossy(&request).into_owned();
+                let answer = if request.contains("kubesvc-operator/") {
+                    let names: Option<Vec<&str>> = listed.lock().clone();
+                    names.map_or_else(Vec::new, |names| own_answer(&request, &names))
+                } else {
+                    seen.lock().push(request);
+                    answer.clone()
+                };
                 let _ = stream.write_all(&answer).await;
             }
         });
-        Self { url, asked, _serving: AbortOnDropHandle::new(serving) }
+        Self { url, has, asked, _serving: AbortOnDropHandle::new(serving) }
+    }
+}
+
+/// The answer to a call of kubesvc's own: the list of the accounts, or no stored definition.
+fn own_answer(request: &str, names: &[&str]) -> Vec<u8> {
+    let listed: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+    let body = if request.contains("/credentials/type/") { json!([]) } else { json!(listed) }.to_string();
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")
+        .into()
+}
+
+/// A credentials source with accounts of these names.
+struct Listed {
+    name: Arc<str>,
+    names: Vec<&'static str>,
+    is_table: bool,
+}
+
+#[async_trait]
+impl CredentialsSource for Listed {
+    fn interval(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+
+    fn is_table(&self) -> bool {
+        self.is_table
+    }
+
+    async fn read(&self) -> Result<Arc<SourceSnapshot>, SourceReadError> {
+        let row = |name: &&str| read_row(&self.name, name, "{}", "1".to_owned());
+        let items: Vec<_> = self.names.iter().map(row).collect();
+        Ok(Arc::new(SourceSnapshot::of(&self.name, items, Completeness::Complete)))
     }
 }
 
@@ -61,6 +110,7 @@ struct Rest {
     api: Arc<FakeApi>,
     store: Arc<NoStore>,
     clouddriver: Clouddriver,
+    state: RestState,
     router: Router,
 }
 
@@ -70,6 +120,15 @@ impl Rest {
     }
 
     async fn with(clouddriver: Clouddriver, change: impl FnOnce(&mut AccountManagementPorts)) -> Self {
+        Self::reading(&[], clouddriver, change).await
+    }
+
+    /// With these sources: a name, its accounts, and whether it reads Clouddriver's table.
+    async fn reading(
+        sources: &[(&str, &[&'static str], bool)],
+        clouddriver: Clouddriver,
+        change: impl FnOnce(&mut AccountManagementPorts),
+    ) -> Self {
         let (api, store) = (Arc::<FakeApi>::default(), Arc::<NoStore>::default());
         let tls = Arc::new(RenewedTls::read(ClouddriverTlsFiles::default()).await.expect("no files"));
         let client =
@@ -86,8 +145,18 @@ impl Rest {
         let mut state = state_of(settings(), &[], api.client());
         state.ports.store = Arc::<NoStore>::clone(&store);
         state.ports.credentials = Some(Arc::new(AccountManagement::new(ports)));
+        let readers = sources.iter().map(|&(name, names, is_table)| {
+            let name: Arc<str> = Arc::from(name);
+            let names = names.to_vec();
+            let reader: Box<dyn CredentialsSource> =
+                Box::new(Listed { name: Arc::clone(&name), names, is_table });
+            (name, reader)
+        });
+        let sources = Arc::new(CredentialsSources::of(readers.collect()));
+        state.ports.source_accounts =
+            Arc::new(SourceAccounts { sources, ..(*state.source_accounts).clone() });
         state.accounts.sync();
-        Self { api, store, clouddriver, router: router(state) }
+        Self { api, store, clouddriver, state: state.clone(), router: router(state) }
     }
 
     async fn send(&self, request: Request<Body>) -> TestResponse {
@@ -114,6 +183,18 @@ impl Rest {
         account["metadata"]["uid"] = json!("uid-of-it");
         account["metadata"]["resourceVersion"] = json!("7");
         self.api.put(&format!("/apis/kubesvc.io/v1alpha1/namespaces/ns/kubesvcaccounts/{name}"), account);
+    }
+
+    /// Makes a name one that kubesvc registered in Clouddriver.
+    fn register(&self, name: &str) {
+        self.store.pushed.lock().push(PushedRow {
+            name: name.to_owned(),
+            account_uid: "uid-1".to_owned(),
+            state: "ADDED".to_owned(),
+            body_version: 1,
+            body_hash: None,
+            pushed_at: None,
+        });
     }
 
     fn tries(&self) -> Vec<i32> {
@@ -247,8 +328,12 @@ async fn secrets_are_passed_on_only_where_the_setting_says_so() {
 async fn a_clouddriver_that_is_not_there_is_502_and_leaves_nothing_behind() {
     let rest = Rest::beside(STORED).await;
     let url = format!("http://127.0.0.1:{}", kubesvc_testkit::ports::free());
-    let gone =
-        Clouddriver { url, asked: Arc::default(), _serving: AbortOnDropHandle::new(tokio::spawn(async {})) };
+    let gone = Clouddriver {
+        url,
+        has: Arc::default(),
+        asked: Arc::default(),
+        _serving: AbortOnDropHandle::new(tokio::spawn(async {})),
+    };
     let rest = Rest { router: Rest::with(gone, |_| ()).await.router, ..rest };
     let answer = rest.call("POST", "/credentials", definition("prod")).await;
     assert_eq!(answer.status, 502);
@@ -393,14 +478,7 @@ async fn an_account_that_cannot_follow_now_is_left_to_the_leader() {
 #[tokio::test]
 async fn names_that_kubesvc_registered_are_not_written() {
     let rest = Rest::beside(STORED).await;
-    rest.store.pushed.lock().push(PushedRow {
-        name: "Prod".to_owned(),
-        account_uid: "uid-1".to_owned(),
-        state: "ADDED".to_owned(),
-        body_version: 1,
-        body_hash: None,
-        pushed_at: None,
-    });
+    rest.register("Prod");
     for (method, path) in
         [("POST", "/credentials"), ("PUT", "/credentials/prod"), ("DELETE", "/credentials/PROD")]
     {
@@ -408,6 +486,44 @@ async fn names_that_kubesvc_registered_are_not_written() {
         assert_eq!(answer.status, 409, "{method}");
         assert!(answer.message(path).contains("managed by kubesvc"), "{}", answer.text);
     }
+    assert_eq!(rest.clouddriver.asked.lock().len(), 0);
+}
+
+#[tokio::test]
+async fn a_body_that_clouddriver_may_read_in_another_way_is_not_sent() {
+    let rest = Rest::beside(STORED).await;
+    for name in ["123", "prod"] {
+        rest.register(name);
+    }
+    let nested = format!(r#"{{"type":"kubernetes","a":{}{}}}"#, "[".repeat(40), "]".repeat(40));
+    let many = json!(vec![json!({"type": "kubernetes", "name": "a"}); 1001]).to_string();
+    let utf_16: Vec<u8> =
+        r#"{"type":"kubernetes","name":"prod"}"#.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    for (body, status) in [
+        (r#"{"type":"kubernetes","name":"prod","type":"x"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":"prod","name":"a"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":"a"} {"type":"kubernetes","name":"prod"}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":1.50}"#.into(), 400),
+        (r#"{"type":"kubernetes","name":123}"#.into(), 409),
+        ("\u{feff}{\"type\":\"kubernetes\",\"name\":\"prod\"}".into(), 409),
+        (utf_16, 400),
+        (nested.into(), 400),
+        (many.into(), 413),
+        (b"{".to_vec(), 400),
+        (Vec::new(), 400),
+    ] {
+        for method in ["POST", "PUT"] {
+            let request = Request::builder().method(method).uri("/credentials");
+            let request = request.header(header::CONTENT_TYPE, "application/json");
+            let answer = rest.send(request.body(Body::from(body.clone())).expect("a request")).await;
+            assert_eq!(answer.status, status, "{method} {:.60}", String::from_utf8_lossy(&body));
+            assert!(!answer.message("/credentials").is_empty());
+        }
+    }
+    let encoded =
+        Request::put("/credentials").header(header::CONTENT_TYPE, "application/json;charset=utf-16");
+    let answer = rest.send(encoded.body(Body::from("{}")).expect("a request")).await;
+    assert_eq!(answer.status, 415);
     assert_eq!(rest.clouddriver.asked.lock().len(), 0);
 }
 

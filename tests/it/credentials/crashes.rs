@@ -21,7 +21,7 @@ const DELETE: [&str; 3] = ["credentials-call:before", "credentials-call:after", 
 
 impl Front {
     /// Makes a call during which the operator ends at this point, and starts it again.
-    async fn end_at(&self, point: &str, call: Call) {
+    pub(super) async fn end_at(&self, point: &str, call: Call) {
         let operator = self.world.operator();
         operator.terminate().await;
         operator.launch_with(&[("KUBESVC_CRASH_AT", point)]);
@@ -58,6 +58,45 @@ async fn the_operator_may_end_at_any_write() {
         let name = format!("account-{at}");
         front.end_at(point, Call::new("DELETE", &format!("/credentials/{name}"))).await;
         assert_eq!(front.until_settled(&name).await, point == "credentials-call:before", "{point}");
+    }
+    // What Clouddriver never had stays, whether the call was sent or not.
+    let own = json!([{"name": "own", "kubeconfigContents": front.cluster.kubeconfig_in_one_line()}]);
+    let answer = front.write("POST", "/armory/accounts/dynamic", &own).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    for point in
+        ["intent-row:after", "credentials-call:before", "credentials-call:after", "intent-end:before"]
+    {
+        front.end_at(point, Call::new("DELETE", "/credentials/own")).await;
+        front.until_none_is_open().await;
+        assert!(front.world.object("own").await.is_some(), "{point}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_was_suspended_leaves_a_late_write_to_the_leader() {
+    let front = Front::start(Database::Sqlite, true).await;
+    let operator = front.world.operator();
+    // Longer than a call may wait to be sent; longer than an account here may wait to follow.
+    for (point, seconds, status) in [("intent-row:after", 16, 502), ("credentials-call:after", 5, 200)] {
+        operator.terminate().await;
+        operator.launch_with(&[("KUBESVC_STOP_AT", point), ("KUBESVC_INTENT_FOLLOW_SECONDS", "4")]);
+        operator.ready().await;
+        let name = format!("suspended-{seconds}");
+        let definition = front.definition(&name);
+        let resuming = async {
+            eventually(&format!("it stands still at {point}"), MAX_WAIT, async || {
+                if operator.is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
+            })
+            .await;
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            operator.resume();
+        };
+        let (answer, ()) = tokio::join!(front.write("POST", "/credentials", &definition), resuming);
+        assert_eq!(answer.status, status, "{point} {answer}");
+        if status == 200 {
+            assert_eq!(result(&answer), "pending; reason=kubesvc was suspended");
+        }
+        assert_eq!(front.until_settled(&name).await, status == 200, "{point}");
     }
 }
 

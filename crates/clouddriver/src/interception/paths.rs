@@ -27,6 +27,11 @@ pub enum CredentialsCall {
 }
 
 impl CredentialsCall {
+    /// Whether its body has accounts that are written.
+    pub fn has_accounts(&self) -> bool {
+        matches!(self, Self::Create | Self::Upsert | Self::Update(_))
+    }
+
     /// The call of a method and of a path as it was sent.
     pub fn of(method: &str, path: &str) -> Self {
         let mut decoded = path.to_owned();

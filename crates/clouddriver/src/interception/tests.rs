@@ -56,45 +56,51 @@ fn each_path_is_the_call_that_clouddriver_reads() {
 #[test]
 fn a_body_names_the_kubernetes_accounts_in_it() {
     let names = |call: &CredentialsCall, body: &str| {
-        AccountsWrite::of(call, body.as_bytes())
-            .map(|write| write.accounts.into_keys().collect::<Vec<_>>().join(","))
+        let write = AccountsWrite::of(call, serde_json::from_str(body).unwrap_or_default());
+        write.map(|write| write.map(|write| write.accounts.into_keys().collect::<Vec<_>>().join(",")))
     };
+    let some = |names: &str| Ok(Some(names.to_owned()));
     let create = CredentialsCall::Create;
     for (body, expected) in [
         (r#"{"type":"kubernetes","name":"a"}"#, "a"),
-        (r#"{"type":"kubernetes","name":"a"} x"#, "a"),
-        (r#"{"type":"kubernetes","name":"a","name":"b"}"#, "b"),
+        (r#"{"type":"kubernetes","name":12}"#, "12"),
+        (r#"{"type":"kubernetes","name":null}"#, ""),
+        (r#"{"type":"aws","name":{}}"#, ""),
         (
             r#"[{"type":"kubernetes","name":"b"},{"type":"aws","name":"c"},{"type":"kubernetes","name":"a"}]"#,
             "a,b",
         ),
         (r#"{"@type":"kubernetes","name":"a"}"#, ""),
         (r#"{"type":"kubernetes"}"#, ""),
-        (r#"{"type":"kubernetes","name":1}"#, ""),
         ("[]", ""),
-        ("", ""),
-        ("{", ""),
         ("null", ""),
     ] {
-        assert_eq!(names(&create, body).as_deref(), Some(expected), "{body}");
+        assert_eq!(names(&create, body), some(expected), "{body}");
+    }
+    for name in ["1.50", "123456789012345678901", "true", "[]", "{}"] {
+        let body = format!(r#"[0, {{"type":"kubernetes","name":{name}}}]"#);
+        assert_eq!(names(&create, &body), Err(UnfitAccounts::Name(1)), "{body}");
     }
     let update = CredentialsCall::Update("a".to_owned());
-    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"a"}"#).as_deref(), Some("a"));
-    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"b"}"#).as_deref(), Some(""), "400 there");
-    assert_eq!(names(&CredentialsCall::Delete("a".to_owned()), "").as_deref(), Some("a"));
-    assert_eq!(names(&CredentialsCall::Read, r#"{"type":"kubernetes","name":"a"}"#), None);
-    let many = json!(vec![json!({"type": "kubernetes", "name": "a"}); MAX_FOLLOWED + 1]).to_string();
-    assert_eq!(names(&create, &many).as_deref(), Some(""));
+    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"a"}"#), some("a"));
+    assert_eq!(names(&update, r#"{"type":"kubernetes","name":"b"}"#), some(""), "400 there");
+    assert_eq!(names(&CredentialsCall::Delete("a".to_owned()), ""), some("a"));
+    assert_eq!(names(&CredentialsCall::Read, r#"{"type":"kubernetes","name":"a"}"#), Ok(None));
+    let many = |count| json!(vec![json!({"type": "kubernetes", "name": "a"}); count]).to_string();
+    assert_eq!(names(&create, &many(MAX_ACCOUNTS)), some("a"));
+    assert_eq!(names(&create, &many(MAX_ACCOUNTS + 1)), Err(UnfitAccounts::TooMany(MAX_ACCOUNTS + 1)));
 }
 
 fn known() -> impl Strategy<Value = Option<KnownAccount>> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    proptest::option::of(flags.prop_map(|(is_static, is_kept, is_leaving, is_of_write)| KnownAccount {
-        is_static,
-        owner: is_kept.then(|| "Argo CD".to_owned()),
-        is_leaving,
-        is_of_write,
-    }))
+    proptest::option::of(any::<[bool; 5]>().prop_map(
+        |[is_static, is_kept, is_leaving, is_of_write, was_in_clouddriver]| KnownAccount {
+            is_static,
+            owner: is_kept.then(|| "Argo CD".to_owned()),
+            is_leaving,
+            is_of_write,
+            was_in_clouddriver,
+        },
+    ))
 }
 
 const VERBS: [WriteVerb; 3] = [WriteVerb::Post, WriteVerb::Put, WriteVerb::Delete];
@@ -121,16 +127,23 @@ proptest! {
             (FollowUp::Wait(_), known) => prop_assert!(known.as_ref().is_some_and(|known| known.is_leaving)),
             (FollowUp::Leave(why), _) => prop_assert!(!why.is_empty()),
         }
-        // Nothing but a deletion, or what the write itself made, deletes.
-        if follow_up == FollowUp::Delete && verb != WriteVerb::Delete {
-            prop_assert!(known.is_some_and(|known| known.is_of_write) && verb == WriteVerb::Post);
+        // Nothing but a deletion that found the account, or what the write itself made, deletes.
+        if follow_up == FollowUp::Delete {
+            let known = known.expect("there is an account");
+            let may = match verb {
+                WriteVerb::Post => known.is_of_write,
+                WriteVerb::Put => false,
+                WriteVerb::Delete => known.was_in_clouddriver && is_carried_out(verb, presence, true),
+            };
+            prop_assert!(may);
+            prop_assert!(verb != WriteVerb::Delete || !is_carried_out(verb, presence, false));
         }
     }
 
     #[test]
-    fn no_text_is_too_odd(method in "GET|PUT|DELETE", path in "/\\PC{0,40}", body in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn no_text_is_too_odd(method in "GET|PUT|DELETE", path in "/\\PC{0,40}", body in "[\\[{}\\],:\"a0.]{0,12}") {
         let call = CredentialsCall::of(&method, &path);
-        let _ = AccountsWrite::of(&call, &body);
+        let _ = AccountsWrite::of(&call, serde_json::from_str(&body).unwrap_or_default());
     }
 
     #[test]

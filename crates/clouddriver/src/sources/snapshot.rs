@@ -137,6 +137,12 @@ impl SourceSnapshot {
             && same(&self.entries, &other.entries)
     }
 
+    /// Whether an account of this name is in it, usable or not.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name == name)
+            || self.bad.iter().any(|bad| bad.name.as_deref() == Some(name))
+    }
+
     /// Why accounts may be missing from this snapshot; `None` if none is.
     pub fn gap(&self) -> Option<String> {
         match (&self.completeness, self.bad.iter().find(|bad| bad.name.is_none())) {

@@ -544,15 +544,27 @@ pub(super) async fn writes_of_a_name_follow_one_another(store: &dyn Store) {
     assert_eq!(store.intents().await.expect("read"), first, "all or none");
 
     store.end_intents(&second).await.expect("of another write");
+    store.mark_found(&second).await.expect("of another write");
+    assert_eq!(store.intents().await.expect("read"), first);
+    store.mark_found(&first[1..]).await.expect("marked");
+    let found: Vec<bool> =
+        store.intents().await.expect("read").iter().map(IntentRow::found_account).collect();
+    assert_eq!(found, [false, true]);
     store.count_intent_tries(&first[..1]).await.expect("counted");
     let tried = IntentRow { tries: 1, ..first[0].clone() };
-    assert_eq!(store.intents().await.expect("read"), [tried, first[1].clone()]);
+    assert_eq!(store.intents().await.expect("read")[0], tried);
     store.end_intents(&first[1..]).await.expect("ended");
     assert_eq!(store.begin_intents(&second).await.expect("written"), None);
     let names: Vec<String> = store.intents().await.expect("read").into_iter().map(|row| row.name).collect();
     assert_eq!(names, ["a", "B", "b", "c"], "the oldest first");
     store.end_intents(&first).await.expect("ended");
     store.end_intents(&second).await.expect("ended");
+
+    let many: Vec<IntentRow> =
+        (0..1001).map(|at| row(&format!("account-{at:04}"), "operator-0", 3)).collect();
+    store.begin_intents(&many).await.expect("written");
+    assert_eq!(store.intents().await.expect("read").len(), many.len(), "the newest too");
+    store.end_intents(&many).await.expect("ended");
 
     let refused = store.begin_intents(&[row(&"n".repeat(256), "operator-0", 3)]).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })));

@@ -169,6 +169,10 @@ impl crate::IntentStore for Fake {
         Ok(None)
     }
 
+    async fn mark_found(&self, _: &[crate::IntentRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     async fn count_intent_tries(&self, _: &[crate::IntentRow]) -> Result<(), StoreError> {
         Ok(())
     }
