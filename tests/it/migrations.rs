@@ -254,9 +254,14 @@ async fn what_people_delete_stays_deleted_and_what_the_source_loses_stays_active
     let before = one.clouddriver.digest().await;
 
     // A source that cannot be read is no reason to remove anything.
+    one.clouddriver.by_hand("ALTER TABLE accounts RENAME TO hidden").await;
+    eventually("it is known that the table cannot be read", MAX_WAIT, async || {
+        let (code, said) = one.plugin(&["--all", "--dry-run"]).await;
+        if code == 4 { Ok(()) } else { Err(said) }
+    })
+    .await;
     one.apply("m", &json!({"patterns": ["a.*", "yaml.*"], "wave": {"size": "100%", "soak": "0s"}, "onSourceRemoval": "delete"}))
         .await;
-    one.clouddriver.by_hand("ALTER TABLE accounts RENAME TO hidden").await;
     one.until("m", MigrationPhase::Planning, "SourceUnread").await;
     let (code, said) = one.plugin(&["--all", "--dry-run"]).await;
     assert_eq!(code, 4, "{said}");

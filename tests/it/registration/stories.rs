@@ -297,3 +297,56 @@ async fn accounts_stay_when_the_push_is_off_and_leave_when_their_namespace_is_no
     .await;
     assert_eq!(one.world.state("prod").await, Some(State::Active));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_installations_on_one_clouddriver_leave_each_others_rows() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let one = Registering::on(&clouddriver, Database::MariaDb).await;
+    let other = Registering::on(&clouddriver, Database::Sqlite).await;
+    one.account("prod").await;
+    one.until_reason("prod", "Pushed").await;
+    let before = must(clouddriver.tables().checksum().await);
+    other.account("prod").await;
+    other.until_reason("prod", "Conflict").await;
+    other.world.delete("prod").await;
+    other.world.until_gone("prod").await;
+    assert_eq!(must(clouddriver.tables().checksum().await), before, "only the owner writes a row");
+    // Whoever was second has the name once it is free.
+    other.account("prod").await;
+    other.until_reason("prod", "Conflict").await;
+    one.world.delete("prod").await;
+    one.world.until_gone("prod").await;
+    other.until_reason("prod", "Pushed").await;
+    let account = other.world.object("prod").await.expect("it is there");
+    let kubeconfig = stored(&clouddriver, "prod").await.expect("stored")["kubeconfigContents"].to_string();
+    assert!(kubeconfig.contains(account.uid()), "{kubeconfig}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_suspended_leader_still_sends_changes_no_row() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let prepare = registering(&clouddriver)
+        .database(Database::MariaDb)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", 6)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", 4)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1);
+    let one = Registering::start(prepare).await;
+    one.world.operator().terminate().await;
+    one.world.operator().launch_with(&[("KUBESVC_STOP_AT", "push-create:before")]);
+    one.world.operator().ready().await;
+    one.account("prod").await;
+    let other = one.world.replica("operator-1").await;
+    eventually("the leader is suspended", MAX_WAIT, async || {
+        if one.world.operator().is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
+    })
+    .await;
+    eventually("the other one has registered the account", MAX_WAIT, async || {
+        if stored(&clouddriver, "prod").await.is_some() { Ok(()) } else { Err("no row".to_owned()) }
+    })
+    .await;
+    let before = must(clouddriver.tables().checksum().await);
+    one.world.operator().resume();
+    one.world.until_one_leads(&[one.world.operator(), &other]).await;
+    one.until_reason("prod", "Pushed").await;
+    assert_eq!(must(clouddriver.tables().checksum().await), before);
+}
