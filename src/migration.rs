@@ -41,8 +41,7 @@ use kubesvc_runtime::work_queue::WorkQueue;
 pub use metrics::MigrationMetrics;
 use running::{MigrationOrigin, RunningMigration};
 
-/// Name of the migration that the documented settings describe.
-/// It is no name that an object can have.
+/// Name of the migration that the documented settings describe. No object can have it.
 const SCANNER: &str = "settings/scanner";
 /// Maximum number of actions of one migration before the others get their turn.
 const MAX_ACTIONS: usize = 8;

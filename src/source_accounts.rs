@@ -95,7 +95,7 @@ impl SourceAccounts {
     }
 
     /// Refuses an account that may not use its credential.
-    pub fn check(&self, account: &MigratedAccount) -> Result<(), EntryRefusal> {
+    fn check(&self, account: &MigratedAccount) -> Result<(), EntryRefusal> {
         let kubeconfig = &account.object.spec.kubeconfig;
         let checked = self.rules.check_source(&self.namespace, OWN_SOURCE, kubeconfig);
         checked.map_err(|failure| EntryRefusal::of(Reason::SourceForbidden, failure.message))

@@ -45,12 +45,12 @@ const HOP_BY_HOP: [&str; 11] = [
     "expect",
 ];
 
-type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
+type PassingClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// Passes calls on to one Clouddriver.
 #[derive(Debug)]
 pub struct ClouddriverProxy {
-    http: OverTls<HttpClient>,
+    http: OverTls<PassingClient>,
     scheme: Scheme,
     authority: Authority,
     /// Path of Clouddriver's URL, without a slash at its end.
@@ -135,7 +135,7 @@ impl ClouddriverProxy {
     }
 }
 
-fn http_client(tls: &ClientConfig) -> HttpClient {
+fn http_client(tls: &ClientConfig) -> PassingClient {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

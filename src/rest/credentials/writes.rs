@@ -100,16 +100,16 @@ impl RestState {
                 return Err(error.into());
             }
         };
-        let result = match write_answer(write.verb, &answer) {
-            WriteAnswer::Refused => {
+        let result = match call_outcome(write.verb, &answer) {
+            CallOutcome::Refused => {
                 self.end_intents(&intents).await;
                 return Ok(answer);
             }
-            WriteAnswer::Unknown => {
+            CallOutcome::Unknown => {
                 let why = format!("outcome unknown, Clouddriver answered {}", answer.status().as_u16());
                 Followed::Pending(why)
             }
-            WriteAnswer::Done => {
+            CallOutcome::Done => {
                 let following = self.follow_all(&write, (&intents, begun), elsewhere.as_deref());
                 timeout(FOLLOW_TIMEOUT, following)
                     .await
@@ -267,22 +267,22 @@ fn left_behind(intents: &HeldIntents, result: Result<(), StoreError>) {
 }
 
 /// What an answer says about a write.
-enum WriteAnswer {
+enum CallOutcome {
     Done,
     Refused,
     Unknown,
 }
 
 /// Of a success, only what Clouddriver itself would answer counts: a page of a proxy in between is none.
-fn write_answer(verb: WriteVerb, answer: &Response) -> WriteAnswer {
+fn call_outcome(verb: WriteVerb, answer: &Response) -> CallOutcome {
     let media_type = answer.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_json = media_type.is_some_and(|media_type| media_type.starts_with(b"application/json"));
     let fits = is_json || (verb == WriteVerb::Delete && media_type.is_none());
     match answer.status() {
-        status if status.is_success() && fits => WriteAnswer::Done,
-        status if status.is_success() || status.is_server_error() => WriteAnswer::Unknown,
-        StatusCode::REQUEST_TIMEOUT => WriteAnswer::Unknown,
-        _ => WriteAnswer::Refused,
+        status if status.is_success() && fits => CallOutcome::Done,
+        status if status.is_success() || status.is_server_error() => CallOutcome::Unknown,
+        StatusCode::REQUEST_TIMEOUT => CallOutcome::Unknown,
+        _ => CallOutcome::Refused,
     }
 }
 

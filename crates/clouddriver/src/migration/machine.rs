@@ -152,9 +152,7 @@ fn settle_deletions(
     };
     if !to_decline.is_empty() && observation.declined.is_full() && !observation.status.is_some_and(is_said) {
         // Said before they go, so that the next leader does not migrate them again.
-        let message = super::DeclinedFull.to_string();
-        progress.pause(full, message.clone(), observation);
-        return Some(PhaseStep::new(MigrationPhase::Paused, full.as_str(), message));
+        return pause_as_full(observation, progress);
     }
     if !to_decline.is_empty() && !observation.declined.is_full() {
         let message = "accounts that are being deleted are recorded as declined";
@@ -189,8 +187,7 @@ fn decline_deleted(
         return None;
     }
     if observation.declined.is_full() {
-        progress.pause(PauseReason::DeclinedFull, super::DeclinedFull.to_string(), observation);
-        return stay_paused(observation, plan, progress);
+        return pause_as_full(observation, progress);
     }
     let message = "accounts that were deleted are recorded as declined";
     Some(
@@ -199,12 +196,25 @@ fn decline_deleted(
     )
 }
 
+/// Pauses because no further account can be declined.
+fn pause_as_full(
+    observation: &MigrationObservation<'_>,
+    progress: &mut MigrationProgress,
+) -> Option<PhaseStep> {
+    progress.pause(PauseReason::DeclinedFull, super::DeclinedFull.to_string(), observation);
+    paused(progress)
+}
+
 /// Waits for a person after the migration paused by itself.
 pub(super) fn stay_paused(
     _: &MigrationObservation<'_>,
     _: &Plan,
     progress: &mut MigrationProgress,
 ) -> Option<PhaseStep> {
+    paused(progress)
+}
+
+fn paused(progress: &MigrationProgress) -> Option<PhaseStep> {
     let pause = progress.pause.as_ref()?;
     Some(PhaseStep::new(MigrationPhase::Paused, pause.reason.as_str(), pause.message.clone()))
 }

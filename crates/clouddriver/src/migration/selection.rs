@@ -168,8 +168,11 @@ impl MigrationSelection {
             |sources: &Option<BTreeSet<String>>| sources.as_ref().is_none_or(|all| all.contains(source));
         let matches = |pattern: &Pattern| reads(&pattern.sources) && pattern.whole.is_match(name);
         let named = || self.names(name) || self.patterns.iter().any(matches);
-        let is_excluded = || self.excluded.iter().any(|pattern| pattern.whole.is_match(name));
-        reads(&self.sources) && named() && !is_excluded()
+        reads(&self.sources) && named() && !self.excludes(name)
+    }
+
+    fn excludes(&self, name: &str) -> bool {
+        self.excluded.iter().any(|pattern| pattern.whole.is_match(name))
     }
 
     /// Whether the account is listed by its name.
@@ -179,8 +182,7 @@ impl MigrationSelection {
 
     /// The names that are listed and not excluded.
     pub(super) fn listed(&self) -> impl Iterator<Item = &str> {
-        let is_excluded = |name: &str| self.excluded.iter().any(|pattern| pattern.whole.is_match(name));
-        self.names.iter().map(String::as_str).filter(move |name| !is_excluded(name))
+        self.names.iter().map(String::as_str).filter(|name| !self.excludes(name))
     }
 
     /// The sources that are named and do not exist.
