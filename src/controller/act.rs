@@ -159,6 +159,7 @@ impl Controller {
     /// Reads and vets the credential. If it takes longer than [`SLOW_CREDENTIAL_AFTER`], records that and returns;
     /// the next call waits without a limit.
     async fn resolve_credential(&self, account: &KubesvcAccount) {
+        let rechecked = self.transient_states.rechecks(account.uid());
         let resolve = self.context.credentials.resolve(account, true);
         let verdict = if self.transient_states.awaits_credential(account.uid()) {
             resolve.await
@@ -184,7 +185,7 @@ impl Controller {
             }
             _ => failure,
         });
-        self.transient_states.judged(account.uid(), verdict);
+        self.transient_states.judged(account.uid(), rechecked, verdict);
     }
 
     /// Reads the sessions of the zone of the grant; without a grant, of the zone that the account was in or shall be

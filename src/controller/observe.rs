@@ -59,7 +59,7 @@ impl Controller {
         if decision.action.is_none() && may_be_read && may_need_its_credential(account) {
             let now = context.ticks.now();
             let again = self.when_mismatched(account, now);
-            if transient_state.recheck || again == Some(now) {
+            if transient_state.recheck() || again == Some(now) {
                 return Action::ResolveCredential.into();
             }
             if let Some(tick) = again {

@@ -37,8 +37,10 @@ pub(super) struct TransientState {
     generation: i64,
     /// Resolving the credential takes longer than the limit after which it counts as slow.
     pub(super) credential_slow: bool,
-    /// Read the credential again although the object did not change.
-    pub(super) recheck: bool,
+    /// Number of times that the credential is to be read again although the object did not change, and how many of them
+    /// the last verdict answers. A request that comes while the credential is being read is answered by the next read.
+    rechecks: u64,
+    rechecked: u64,
     /// The credential differs from the one judged before.
     pub(super) credential_changed: bool,
     /// The last verdict, whatever was written or changed since.
@@ -62,6 +64,11 @@ pub(super) struct TransientState {
 }
 
 impl TransientState {
+    /// Whether to read the credential again although the object did not change.
+    pub(super) fn recheck(&self) -> bool {
+        self.rechecks != self.rechecked
+    }
+
     /// When the credential that was last read expires; unknown if the last one could not be read.
     pub(super) fn credential_expiry(&self) -> Fact<Option<CredentialExpiry>> {
         match &self.judged {
@@ -131,7 +138,7 @@ impl TransientStates {
         let transient_state =
             states.by_uid.entry(account.uid().to_owned()).or_insert_with(|| TransientState {
                 // Judge once even if the object did not change: the Secret may have changed while no replica led.
-                recheck: is_read_by_operator(account.spec.agent_source()),
+                rechecks: u64::from(is_read_by_operator(account.spec.agent_source())),
                 account_name: account.account_name().to_owned(),
                 ..TransientState::default()
             });
@@ -157,15 +164,20 @@ impl TransientStates {
         }
     }
 
-    /// Records the verdict on a credential.
-    pub(super) fn judged(&self, uid: &str, verdict: Result<CredentialFact, Failure>) {
+    /// Number of times that the credential of an account is to be read again: what a read that begins now answers.
+    pub(super) fn rechecks(&self, uid: &str) -> u64 {
+        self.0.lock().by_uid.get(uid).map(|transient_state| transient_state.rechecks).unwrap_or_default()
+    }
+
+    /// Records the verdict on a credential, which answers so many requests to read it.
+    pub(super) fn judged(&self, uid: &str, rechecked: u64, verdict: Result<CredentialFact, Failure>) {
         self.update(uid, |transient_state| {
             transient_state.credential_changed |=
                 transient_state.judged.as_ref().is_some_and(|before| differ(before, &verdict));
             transient_state.judged = Some(verdict.clone());
             transient_state.credential = Fact::Known(verdict);
             transient_state.credential_slow = false;
-            transient_state.recheck = false;
+            transient_state.rechecked = rechecked;
         });
     }
 
@@ -202,7 +214,7 @@ impl TransientStates {
 
     /// Requests that the credential is read again.
     pub(super) fn recheck_credential(&self, uid: &str) {
-        self.update(uid, |transient_state| transient_state.recheck = true);
+        self.update(uid, |transient_state| transient_state.rechecks += 1);
     }
 
     /// The uids and account names that objects under a key have had.
@@ -224,7 +236,7 @@ impl TransientStates {
             }
             mismatches.next = now + REREAD_DELAYS[mismatches.count.min(REREAD_DELAYS.len() - 1)];
             mismatches.count += 1;
-            transient_state.recheck = true;
+            transient_state.rechecks += 1;
         });
         later
     }
@@ -352,7 +364,7 @@ mod tests {
             .filter(|now| transient_states.credential_mismatched("uid-prod", *now).is_none())
             .collect();
         assert_eq!(reread, [100, 105, 115, 145, 205, 265, 325, 385]);
-        assert!(transient_states.observe(&account, 400).recheck);
+        assert!(transient_states.observe(&account, 400).recheck());
         assert_eq!(transient_states.credential_mismatched("uid-prod", 400), Some(445));
         transient_states.credential_matched("uid-prod");
         assert_eq!(transient_states.credential_mismatched("uid-prod", 445), None);
@@ -366,12 +378,15 @@ mod tests {
         let (transient_states, version) =
             (TransientStates::default(), |number: u8| Some(format!("uid/{number}")));
         transient_states.observe(&account, 0);
-        transient_states.judged("uid-prod", Ok(CredentialFact::new(version(1))));
+        transient_states.judged("uid-prod", 0, Ok(CredentialFact::new(version(1))));
         let same_as = version(1).into_iter().collect();
-        transient_states
-            .judged("uid-prod", Ok(CredentialFact { version: version(2), same_as, expiry: None }));
+        transient_states.judged(
+            "uid-prod",
+            0,
+            Ok(CredentialFact { version: version(2), same_as, expiry: None }),
+        );
         assert!(!transient_states.observe(&account, 1).credential_changed);
-        transient_states.judged("uid-prod", Ok(CredentialFact::new(version(3))));
+        transient_states.judged("uid-prod", 0, Ok(CredentialFact::new(version(3))));
         assert!(transient_states.observe(&account, 2).credential_changed);
     }
 
@@ -383,17 +398,25 @@ mod tests {
         account.metadata.uid = Some("uid-prod".to_owned());
         let transient_states = TransientStates::default();
         assert!(
-            transient_states.observe(&account, 0).recheck,
+            transient_states.observe(&account, 0).recheck(),
             "the Secret may have changed while nobody led"
         );
-        transient_states.judged("uid-prod", Ok(CredentialFact::new(None)));
-        assert!(!transient_states.observe(&account, 1).recheck);
+        let read = transient_states.rechecks("uid-prod");
+        transient_states.judged("uid-prod", read, Ok(CredentialFact::new(None)));
+        assert!(!transient_states.observe(&account, 1).recheck());
         transient_states.recheck_credential("uid-prod");
-        assert!(transient_states.observe(&account, 2).recheck, "the Secret has changed");
+        assert!(transient_states.observe(&account, 2).recheck(), "the Secret has changed");
+        let read = transient_states.rechecks("uid-prod");
+        transient_states.recheck_credential("uid-prod");
+        transient_states.judged("uid-prod", read, Ok(CredentialFact::new(None)));
+        assert!(transient_states.observe(&account, 3).recheck(), "it changed again while it was read");
+        let read = transient_states.rechecks("uid-prod");
+        transient_states.judged("uid-prod", read, Ok(CredentialFact::new(None)));
+        assert!(!transient_states.observe(&account, 4).recheck());
 
         account.spec.kubeconfig.secret_ref = None;
         account.metadata.uid = Some("uid-other".to_owned());
-        assert!(!transient_states.observe(&account, 0).recheck, "there is no Secret to read");
+        assert!(!transient_states.observe(&account, 0).recheck(), "there is no Secret to read");
     }
 
     #[test]
