@@ -131,8 +131,8 @@ impl Book {
         older.into_iter().find(|older| *older != name)
     }
 
-    /// Names for which a list that was just read may mean something: all but those that the two lists before had, and that
-    /// were registered before both.
+    /// Names for which a list that was just read may mean something: those that it has and the one before lacks, and all with
+    /// an account or a row but those that the two lists before had, and that were registered before both.
     pub(super) fn names_to_settle(&mut self) -> HashSet<String> {
         let is_settled = |name: &String| {
             let row = self.rows.get(name).is_some_and(|row| row.state == RowState::Added);
@@ -144,6 +144,7 @@ impl Book {
         let settled: HashSet<String> = names.iter().filter(|name| is_settled(name)).cloned().collect();
         names.retain(|name| !(settled.contains(name) && self.settled.contains(name)));
         self.settled = settled;
+        names.extend(self.listing.appeared().cloned());
         names
     }
 

@@ -458,3 +458,38 @@ async fn a_suspended_leader_brings_no_declined_account_back() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_migrations_that_claim_the_same_accounts_make_each_once() {
+    let one = Migrating::on(Kind::MariaDb, Database::MariaDb, &[]).await;
+    let names: Vec<String> = (0..8).map(|number| format!("a{number}")).collect();
+    for name in &names {
+        one.row(name).await;
+    }
+    let spec = json!({
+        "patterns": ["a.*"], "wave": {"size": 2, "soak": "0s"}, "zoneRules": [{"pattern": ".*", "zoneId": "east"}],
+    });
+    for migration in ["m1", "m2"] {
+        one.apply(migration, &spec).await;
+    }
+    for migration in ["m1", "m2"] {
+        let status = one.until(migration, MigrationPhase::Complete, "Complete").await;
+        assert_eq!((status.failed, status.notable.len()), (0, 0), "{status:?}");
+    }
+    let mut uids = std::collections::BTreeMap::new();
+    for name in &names {
+        let account = one.world.until(name, State::Active).await;
+        let by = account.annotation("kubesvc.io/migration").expect("migrated").to_owned();
+        uids.insert(name.as_str(), (by, account.uid().to_owned()));
+    }
+
+    // Taking one back takes back what it made, and nothing of the other's.
+    let (code, said) = one.plugin(&["rollback", "m1"]).await;
+    assert_eq!(code, 0, "{said}");
+    one.until("m1", MigrationPhase::Complete, "RolledBack").await;
+    for (name, (by, uid)) in uids {
+        let state = if by == "m1" { State::Inactive } else { State::Active };
+        let account = one.world.until(name, state).await;
+        assert_eq!(account.uid(), uid, "{name} was made once");
+    }
+}

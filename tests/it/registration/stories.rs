@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::gateway::place::{ACCOUNT, EVERYTHING, Place};
-use crate::world::{Call, case, run_cases, send};
+use crate::world::{Call, Operator, case, run_cases, send};
 use kubesvc_testkit::controlplane;
 
 /// A Clouddriver whose tests are about rows that kubesvc did not write.
@@ -322,10 +322,27 @@ async fn two_installations_on_one_clouddriver_leave_each_others_rows() {
     assert!(kubeconfig.contains(account.uid()), "{kubeconfig}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_suspended_leader_still_sends_changes_no_row() {
-    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
-    let prepare = registering(&clouddriver)
+/// Number of revisions of an account in Clouddriver; its deletion is one.
+async fn revisions(clouddriver: &Clouddriver, name: &str) -> usize {
+    let history = must(get_from(clouddriver.port(), &format!("/credentials/{name}/history")).await);
+    history.json.as_array().map(Vec::len).unwrap_or_default()
+}
+
+/// Waits until `kubesvc_pushed` is empty.
+async fn until_no_row(one: &Registering) {
+    eventually("kubesvc has no row", MAX_REGISTRATION, async || {
+        let mut database = one.world.open_database().await.map_err(|e| e.to_string())?;
+        match database.number("SELECT count(*) FROM kubesvc_pushed").await.map_err(|e| e.to_string())? {
+            0 => Ok(()),
+            rows => Err(format!("{rows} rows")),
+        }
+    })
+    .await;
+}
+
+/// A leader that is suspended right before it sends the account `prod` to Clouddriver, and another replica.
+async fn suspended_leader(clouddriver: &Clouddriver) -> (Registering, Operator) {
+    let prepare = registering(clouddriver)
         .database(Database::MariaDb)
         .setting("kubesvc.leaderElection.leaseDurationSeconds", 6)
         .setting("kubesvc.leaderElection.renewDeadlineSeconds", 4)
@@ -340,6 +357,34 @@ async fn what_a_suspended_leader_still_sends_changes_no_row() {
         if one.world.operator().is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
     })
     .await;
+    (one, other)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_suspended_leader_stores_of_an_account_that_has_left_is_removed() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let (one, other) = suspended_leader(&clouddriver).await;
+    one.world.until_one_leads(&[&other]).await;
+    one.until_reason("prod", "Pushed").await;
+    one.world.patch("prod", json!({"spec": {"spinnaker": {"register": false}}})).await;
+    until_no_row(&one).await;
+    let before = revisions(&clouddriver, "prod").await;
+    one.world.operator().resume();
+    eventually("it is stored late, and deleted", MAX_REGISTRATION, async || {
+        match revisions(&clouddriver, "prod").await {
+            now if now == before + 2 => Ok(()),
+            now => Err(format!("{now} revisions after {before}")),
+        }
+    })
+    .await;
+    until_removed(&clouddriver, "prod").await;
+    until_no_row(&one).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_suspended_leader_still_sends_changes_no_row() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let (one, other) = suspended_leader(&clouddriver).await;
     eventually("the other one has registered the account", MAX_WAIT, async || {
         if stored(&clouddriver, "prod").await.is_some() { Ok(()) } else { Err("no row".to_owned()) }
     })

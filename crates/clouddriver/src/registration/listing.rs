@@ -53,6 +53,17 @@ impl LoadedNames {
         self.last.as_ref().is_some_and(|list| list.names.contains(name))
     }
 
+    /// The names that the newest list has, and the one before it lacks.
+    pub fn appeared(&self) -> impl Iterator<Item = &String> {
+        let lists = self.last.as_ref().zip(self.previous.as_ref());
+        lists.into_iter().flat_map(|(last, previous)| last.names.difference(&previous.names))
+    }
+
+    /// Whether the newest list has a name that the one before it lacks.
+    pub(super) fn has_appeared(&self, name: &str) -> bool {
+        self.has(name) && self.previous.as_ref().is_some_and(|list| !list.names.contains(name))
+    }
+
     /// Whether one of the last two lists has a name.
     pub fn had_lately(&self, name: &str) -> bool {
         [&self.last, &self.previous].into_iter().flatten().any(|list| list.names.contains(name))

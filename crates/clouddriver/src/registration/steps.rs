@@ -1,6 +1,6 @@
 //! The next step for a name, decided from its row, what its account shall become, and what Clouddriver shows.
 
-use super::{LoadedNames, Tick};
+use super::{BODY_VERSION, LoadedNames, Tick};
 
 /// First and longest delay, in ticks, before a failed call is made again.
 const RETRY_DELAYS: [Tick; 2] = [5, 300];
@@ -376,7 +376,7 @@ impl NameSituation<'_> {
 fn without_row(situation: &NameSituation<'_>) -> RegistrationStep {
     let NameSituation { name, listing, attempts, now, .. } = *situation;
     let Wanted::Registered { uid, version, hash } = situation.wanted else {
-        return RegistrationStep::Wait(None);
+        return unwanted_row(situation);
     };
     let row = |account_uid: &str, state, body_hash: Option<&String>| RegisteredRow {
         account_uid: account_uid.to_owned(),
@@ -406,6 +406,25 @@ fn without_row(situation: &NameSituation<'_>) -> RegistrationStep {
             RegistrationStep::Write(row(uid, RowState::Adding, Some(hash)))
         }
         Some(Shown::Nothing | Shown::Foreign) => RegistrationStep::Conflict,
+    }
+}
+
+/// A name that no account wants, and that has just appeared: a leader that was suspended may have stored the row only now,
+/// when its account had gone.
+fn unwanted_row(situation: &NameSituation<'_>) -> RegistrationStep {
+    if *situation.wanted != Wanted::Absent || !situation.listing.has_appeared(situation.name) {
+        return RegistrationStep::Wait(None);
+    }
+    match situation.shown() {
+        None => RegistrationStep::Look,
+        Some(Shown::Own { account_uid, .. }) => RegistrationStep::Write(RegisteredRow {
+            account_uid: account_uid.clone(),
+            state: RowState::Removing,
+            body_version: BODY_VERSION,
+            body_hash: None,
+            pushed_at: None,
+        }),
+        Some(Shown::Nothing | Shown::Foreign) => RegistrationStep::Wait(None),
     }
 }
 

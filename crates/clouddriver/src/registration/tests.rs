@@ -186,6 +186,36 @@ fn texts_that_clouddriver_would_resolve_are_not_sent() {
     assert_eq!(eligibility(&account, None), Eligibility::Registered);
 }
 
+#[test]
+fn a_row_that_was_stored_after_its_account_had_gone_is_removed() {
+    let (mut listing, mut attempts) = (LoadedNames::default(), Attempts::default());
+    let step = |listing: &LoadedNames, attempts: &Attempts, wanted: &Wanted, row: Option<&RegisteredRow>| {
+        let (times, name) = (TIMES, "prod");
+        next_step(&NameSituation { now: 61, times, force: false, name, wanted, row, listing, attempts })
+    };
+    let names = || HashSet::from(["prod".to_owned()]);
+    listing.read(31, names());
+    let nothing = RegistrationStep::Wait(None);
+    assert_eq!(step(&listing, &attempts, &Wanted::Absent, None), nothing, "it may have been there always");
+    let mut listing = LoadedNames::default();
+    listing.read(31, HashSet::new());
+    listing.read(61, names());
+    assert_eq!(listing.appeared().collect::<Vec<_>>(), ["prod"]);
+    assert_eq!(step(&listing, &attempts, &Wanted::Kept { uid: "uid-1".to_owned() }, None), nothing);
+    assert_eq!(step(&listing, &attempts, &Wanted::Absent, None), RegistrationStep::Look);
+    attempts.looked(61, TIMES, Shown::Foreign, None);
+    assert_eq!(step(&listing, &attempts, &Wanted::Absent, None), nothing, "it is somebody else's");
+    let own = Shown::Own { account_uid: "uid-1".to_owned(), is_as_sent: false };
+    attempts.looked(61, TIMES, own, None);
+    let RegistrationStep::Write(row) = step(&listing, &attempts, &Wanted::Absent, None) else {
+        unreachable!("it is to be removed")
+    };
+    assert_eq!((row.state, row.account_uid.as_str()), (RowState::Removing, "uid-1"));
+    attempts.row_written(61, TIMES, &row);
+    let delete = RegistrationStep::AccountCall(AccountCall::Delete);
+    assert_eq!(step(&listing, &attempts, &Wanted::Absent, Some(&row)), delete);
+}
+
 /// What Clouddriver has of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StoredRow {

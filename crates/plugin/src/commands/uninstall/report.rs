@@ -146,6 +146,7 @@ fn hanging(found: &InstalledObjects) -> Vec<String> {
 fn steps(found: &InstalledObjects) -> Vec<(String, Vec<String>)> {
     let mut steps = Vec::new();
     let removal = |kind, of: &[Item]| of.iter().map(|item| remove(kind, item)).collect();
+    steps.extend(leave_clouddriver(found));
     if !found.agent_workloads.is_empty() || !found.agents.is_empty() {
         let connected = match &found.agents[..] {
             [] => String::new(),
@@ -202,21 +203,33 @@ fn remove(kind: &str, Item { namespace, name, release, .. }: &Item) -> String {
     }
 }
 
+/// Accounts that Clouddriver would keep, and for which it would go on to call an operator that is gone.
+fn leave_clouddriver(found: &InstalledObjects) -> Option<(String, Vec<String>)> {
+    let registered: Vec<_> = found.accounts.iter().filter(|account| account.is_registered).collect();
+    if registered.is_empty() || !found.has_operator() {
+        return None;
+    }
+    let what = format!(
+        "{} in Clouddriver, while the operator runs: it removes them there. Go on when no account has the condition \
+         SpinnakerRegistered any more.",
+        count(registered.len(), "account", "accounts")
+    );
+    let exclude = |namespace| {
+        format!(
+            "kubectl get kubesvcaccounts --namespace {namespace} --output name | xargs -r -n 1 kubectl --namespace {namespace} \
+             patch --type=merge --patch '{{\"spec\":{{\"spinnaker\":{{\"register\":false}}}}}}'"
+        )
+    };
+    Some((what, namespaces(registered).map(exclude).collect()))
+}
+
 fn remove_accounts(found: &InstalledObjects) -> Option<(String, Vec<String>)> {
     if found.has_operator() {
         let delete =
             |namespace| format!("kubectl delete kubesvcaccounts --all --namespace {namespace} --timeout=2m");
         let commands: Vec<_> = namespaces(&found.accounts).map(delete).collect();
-        let registered = found.accounts.iter().filter(|account| account.is_registered).count();
-        let leaving = match registered {
-            0 => String::new(),
-            _ => format!(
-                " {registered} are in Clouddriver, and leave it first: go on when the operator's metric \
-                 kubesvc_clouddriver_registered_accounts is 0."
-            ),
-        };
         let what = format!(
-            "The accounts ({}), while the operator runs: it takes them out of agents and database.{leaving}",
+            "The accounts ({}), while the operator runs: it takes them out of agents and database.",
             found.accounts.len()
         );
         return (!commands.is_empty()).then_some((what, commands));
@@ -337,8 +350,9 @@ mod tests {
             ..InstalledObjects::default()
         };
         let text = text(&found);
-        assert!(text.contains("1 are in Clouddriver, and leave it first"), "{text}");
-        assert!(text.find("in Clouddriver") < text.find("The operator."), "{text}");
+        assert!(text.contains("1. 1 account in Clouddriver, while the operator runs"), "{text}");
+        assert!(text.contains("patch '{\"spec\":{\"spinnaker\":{\"register\":false}}}'"), "{text}");
+        assert!(text.find("in Clouddriver") < text.find("The accounts (2)"), "{text}");
     }
 
     #[test]
