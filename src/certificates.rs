@@ -1,50 +1,20 @@
 //! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
 //! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller; `kept_secret`
-//! reads and writes it, `files` reads those of the settings. The rest does no I/O.
+//! reads and writes it. The rest does no I/O.
 
-pub mod files;
 pub mod kept_secret;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Seconds of a day.
 pub const DAY: i64 = 86_400;
-
-/// Why a certificate and its key cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CertificateError {
-    #[error("the certificate or its private key is no PEM")]
-    Pem(#[from] pem::Error),
-    #[error("there is no certificate in it")]
-    Empty,
-    /// The key cannot be used, or is not that of the certificate.
-    #[error("the private key cannot be used with the certificate")]
-    Key(#[from] rustls::Error),
-}
-
-/// A certificate with its key, from PEM.
-///
-/// # Errors
-/// They cannot be read, or do not fit.
-pub fn certified_key(certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
-    let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<Vec<_>, _>>()?;
-    if chain.is_empty() {
-        return Err(CertificateError::Empty);
-    }
-    let key = ring::sign::any_supported_type(&PrivateKeyDer::from_pem_slice(key)?)?;
-    let certified = CertifiedKey::new(chain, key);
-    certified.keys_match()?;
-    Ok(certified)
-}
 
 /// An authority, by its name and its key.
 pub struct Authority {

@@ -66,7 +66,6 @@ use status::Refusal;
 
 pub use listener::GatewayListener;
 pub use own_certificate::OwnCertificate;
-pub use tls::ServingCertificate;
 
 /// Group of the API.
 const GROUP: &str = "proxy.kubesvc.io";

@@ -39,13 +39,13 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::certificates::CertificateError;
 use crate::informers::AgentIndex;
 use client::PeerClient;
 use connections::PeerConnections;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError};
+use kubesvc_runtime::tls::identity::CertificateError;
 use membership::{Membership, PodNames};
 use relays::MAX_RELAYED;
 use tls::PeerTls;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use kubesvc_core::{KubesvcAccount, KubesvcMigration};
+use kubesvc_core::{KubesvcAccount, KubesvcMigration, State};
 use kubesvc_testkit::{controlplane::ControlPlane, wait::try_eventually};
 use serde_json::{Value, json};
 
@@ -102,6 +102,14 @@ async fn measure(plane: &ControlPlane, options: &Options) -> Result<Migrated, St
         if json!(status.phase) == "Complete" { Ok(()) } else { Err(format!("{status:?}")) }
     })
     .await?;
+    // What the controller still writes of new accounts is not the migration's.
+    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace.name());
+    try_eventually("accounts that are INACTIVE", max_wait(options.accounts), async || {
+        let all = accounts.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
+        let settled = all.iter().filter(|one| one.status_or_default().state() == State::Inactive).count();
+        if settled == options.accounts { Ok(()) } else { Err(format!("{settled} are")) }
+    })
+    .await?;
     let before = Requests::now(&client).await?;
     tokio::time::sleep(QUIET).await;
     let requests = Requests::since(&before, &client).await?;
@@ -110,7 +118,6 @@ async fn measure(plane: &ControlPlane, options: &Options) -> Result<Migrated, St
     operator.stop().await?;
 
     // The same objects, by a client that does nothing else.
-    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace.name());
     let made = accounts.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
     let bodies: Vec<KubesvcAccount> = made.into_iter().map(bare).collect();
     let other = plane.namespace().await;

@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::tls::{OverTls, RenewedTls};
-use crate::certificates::files::TlsFilesError;
 use kubesvc_clouddriver::registration::{AccountCall, CallFailure, FailureKind, folded_name};
 use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::tls::TlsFilesError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a call, from the first byte sent to the last one received.

@@ -14,7 +14,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::client::ClientError;
-use crate::certificates::files::{TlsFiles, read_file};
+use kubesvc_runtime::tls::identity::TlsFiles;
+use kubesvc_runtime::tls::read_file;
 
 /// Files for calls over TLS.
 #[derive(Clone, Debug, Default)]

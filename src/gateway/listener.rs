@@ -19,13 +19,14 @@ use tracing::debug;
 
 use super::Gateway;
 use super::status::Refusal;
-use super::tls::{HTTP2, ServingCertificate, server_config};
+use super::tls::{HTTP2, server_config};
 use crate::access::head_bytes;
 use kubesvc_runtime::listen::connection_limits::{AddressLimits, ClientAddress};
 use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
 use kubesvc_runtime::listen::port::{HttpMetrics, Port, PortConnection, PortLimits};
 use kubesvc_runtime::listen::refused_heads::{MAX_HEAD_BYTES, RefusedHeads};
 use kubesvc_runtime::listen::unread_answers::{MonitoredStream, ReadBody, StreamExecutor};
+use kubesvc_runtime::tls::identity::ServingCertificate;
 
 /// Time limits of a connection: 10 s from its beginning to the first request, the handshake included, and 180 s without a
 /// request.

@@ -14,13 +14,11 @@ use rcgen::ExtendedKeyUsagePurpose;
 use serde_json::json;
 use tracing::info;
 
-use super::tls::ServingCertificate;
 use super::{GROUP, VERSION};
 use crate::certificates::kept_secret::{KeptSecret, SecretFiles};
-use crate::certificates::{
-    Authority, CertificateError, DAY, LeafRequest, certified_key, dns_names, first_text, seconds_left,
-};
+use crate::certificates::{Authority, DAY, LeafRequest, dns_names, first_text, seconds_left};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, WriteOptions};
+use kubesvc_runtime::tls::identity::{CertificateError, ServingCertificate, certified_key};
 
 /// Name of the Secret.
 const SECRET_NAME: &str = "kubesvc-gateway";
@@ -127,7 +125,7 @@ impl OwnCertificate {
     }
 
     fn take(&self, files: Files) -> Result<Vec<u8>, OwnCertificateError> {
-        if self.certificate.set(certified_key(&files.certificate, &files.key)?) {
+        if self.certificate.set(certified_key(&files.certificate, &files.key, None)?) {
             info!("the gateway has a certificate");
         }
         Ok(files.authorities)
@@ -186,7 +184,7 @@ impl Files {
             let covered = dns_names(chain);
             names.iter().all(|name| covered.contains(name))
         };
-        let is_usable = certified_key(&self.certificate, &self.key).is_ok();
+        let is_usable = certified_key(&self.certificate, &self.key, None).is_ok();
         let is_fresh = seconds_left(&self.certificate, now) > CERTIFICATE_DAYS * DAY / 3;
         if is_good && is_usable && is_fresh && covers(&self.certificate) {
             return Ok(None);

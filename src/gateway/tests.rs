@@ -28,7 +28,6 @@ use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::callers::MAX_SHORT_OF_CALLER;
 use crate::access::{AccessError, AccountAccess, Caller, Principal};
-use crate::certificates::certified_key;
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError, RequestErrorKind};
 use crate::operations::tests::account;
 use crate::operations::tests::fakes::{
@@ -36,6 +35,7 @@ use crate::operations::tests::fakes::{
 };
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::port::HttpMetrics;
+use kubesvc_runtime::tls::identity::{ServingCertificate, certified_key};
 use kubesvc_store::{OpenOperation, OperationOutcome, OperationRecord};
 use kubesvc_testkit::kubeconfig::Authority;
 
@@ -508,7 +508,7 @@ async fn answer_of_listener(gateway: &Arc<Gateway>, sent: &[u8]) -> String {
     let authority = Authority::new("gateway").expect("an authority");
     let identity = authority.server(&["localhost"]).expect("a certificate");
     let certificate = Arc::<ServingCertificate>::default();
-    let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
+    let key = certified_key(identity.certificate.as_bytes(), identity.key.as_bytes(), None);
     certificate.set(key.expect("they fit"));
     let socket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = socket.local_addr().expect("an address");

@@ -13,12 +13,12 @@ use super::OperatorError;
 use super::kube_client::RunLocation;
 use super::settings::GatewaySettings;
 use super::{startup, tls_files};
-use crate::certificates::files::TlsFiles;
-use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate, ServingCertificate};
+use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::port::HttpMetrics;
 use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::tls::identity::{ServingCertificate, TlsFiles};
 
 /// Interval between two looks at the APIService: no caller is served while one that was just applied trusts no authority.
 const API_SERVICE_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,7 +75,7 @@ impl GatewayPort {
         };
         match self.tls_files {
             Some((file, key)) => {
-                let files = TlsFiles { certificate: file, key };
+                let files = TlsFiles { certificate: file, key, password: None };
                 background.start(spec(tls_files::interval()), move |_| {
                     read_files(files.clone(), Arc::clone(&certificate))
                 });

@@ -7,11 +7,11 @@ use tracing::info;
 
 use super::OperatorError;
 use super::settings::ClouddriverSettings;
-use crate::certificates::files::TlsFiles;
 use crate::clouddriver::{ClouddriverTlsFiles, RenewedTls};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::tls::identity::TlsFiles;
 
 /// Interval between two looks at files of certificates, in seconds.
 const INTERVAL_SECONDS: u64 = 60;
@@ -28,7 +28,7 @@ pub(super) async fn clouddriver(
 ) -> Result<Arc<RenewedTls>, OperatorError> {
     let files = &settings.tls;
     let identity = files.certificate_file.clone().zip(files.key_file.clone());
-    let identity = identity.map(|(certificate, key)| TlsFiles { certificate, key });
+    let identity = identity.map(|(certificate, key)| TlsFiles { certificate, key, password: None });
     let files = ClouddriverTlsFiles { ca: files.ca_file.clone(), identity };
     let tls = Arc::new(RenewedTls::read(files).await?);
     if tls.has_files() {

@@ -13,8 +13,9 @@ use sha2::Sha256;
 
 use super::JoinPeersError;
 use crate::certificates::kept_secret::{KeptSecret, SecretFiles};
-use crate::certificates::{Authority, DAY, LeafRequest, certified_key, first_text, seconds_left, valid_from};
+use crate::certificates::{Authority, DAY, LeafRequest, first_text, seconds_left, valid_from};
 use kubesvc_runtime::kube_access::{KubeError, KubeObjects, WriteOptions};
+use kubesvc_runtime::tls::identity::certified_key;
 
 pub(super) const SECRET_NAME: &str = "kubesvc-replicas";
 /// Common name of an authority.
@@ -60,9 +61,9 @@ impl AuthorityFiles {
     pub(super) fn next(&self, now: i64) -> Result<Option<Self>, JoinPeersError> {
         let mut files = self.clone();
         let age = |authority: &[u8]| valid_from(authority).map_or(0, |from| now - from);
-        let is_usable = certified_key(first_text(&self.authorities), &self.key).is_ok()
+        let is_usable = certified_key(first_text(&self.authorities), &self.key, None).is_ok()
             && seconds_left(&self.authorities, now) > 0;
-        let has_next = certified_key(&self.next_authority, &self.next_key).is_ok();
+        let has_next = certified_key(&self.next_authority, &self.next_key, None).is_ok();
         if !is_usable {
             let (certificate, authority) = Authority::make(AUTHORITY_NAME, AUTHORITY_DAYS, now)?;
             (files.authorities, files.key) = (certificate, authority.key_pem());

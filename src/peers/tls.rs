@@ -20,13 +20,13 @@ use tracing::info;
 
 use super::JoinPeersError;
 use super::authority::{self, AuthorityFiles, CERTIFICATE_DAYS};
-use crate::certificates::{
-    CertificateError, DAY, certified_key, dns_names_in_der, seconds_left, verify_signatures_by,
-};
+use crate::certificates::{DAY, dns_names_in_der, seconds_left, verify_signatures_by};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeObjects};
 use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::tls::PemError;
+use kubesvc_runtime::tls::identity::{CertificateError, certified_key};
 
 /// Interval between two reads of the Secret.
 const SECRET_INTERVAL: Duration = Duration::from_secs(10);
@@ -114,10 +114,10 @@ impl TlsState {
     fn new(files: AuthorityFiles, replica_id: &ReplicaId) -> Result<Self, JoinPeersError> {
         let now = jiff::Timestamp::now().as_second();
         let (certificate, key) = files.certificate(replica_id.as_str(), now)?;
-        let shown = Arc::new(certified_key(&certificate, &key)?);
+        let shown = Arc::new(certified_key(&certificate, &key, None)?);
         let mut trusted = RootCertStore::empty();
         for authority in certificates(&files.trusted())? {
-            trusted.add(authority).map_err(CertificateError::Key)?;
+            trusted.add(authority).map_err(CertificateError::Mismatch)?;
         }
         let (server, client) = configs(&shown, Arc::new(trusted))?;
         let distrusted = CancellationToken::new();
@@ -126,7 +126,7 @@ impl TlsState {
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    Ok(CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?)
+    Ok(CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(PemError::Damaged)?)
 }
 
 fn configs(
@@ -212,7 +212,7 @@ impl PeerTls {
         let now = jiff::Timestamp::now().as_second();
         let forged = stranger.current().files.certificate(replica_id.as_str(), now);
         let (certificate, key) = forged.expect("the id is good");
-        let shown = Arc::new(certified_key(&certificate, &key).expect("they fit"));
+        let shown = Arc::new(certified_key(&certificate, &key, None).expect("they fit"));
         let mut trusted = RootCertStore::empty();
         trusted.add_parsable_certificates(certificates(&files.trusted()).expect("PEM"));
         let (server, client) = configs(&shown, Arc::new(trusted)).expect("they can be used");

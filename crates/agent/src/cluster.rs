@@ -27,7 +27,6 @@ use kubesvc_core::kubeconfig::{Authentication, VettedKubeconfig};
 
 mod authentication;
 mod client;
-mod client_key;
 mod connection;
 mod dial;
 mod error;

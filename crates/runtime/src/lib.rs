@@ -42,6 +42,7 @@ pub mod telemetry {
     pub mod outages;
 }
 pub mod terminal;
+pub mod tls;
 pub mod waits;
 pub mod watch_backoff;
 pub mod work_queue;

@@ -144,7 +144,11 @@ async fn server_is_verified_by_the_authorities_of_the_file() {
     let (authority, other) =
         (Authority::new("config").expect("made"), Authority::new("other").expect("made"));
     let identity = authority.server(&["localhost"]).expect("a certificate");
-    let key = crate::certificates::certified_key(identity.certificate.as_bytes(), identity.key.as_bytes());
+    let key = kubesvc_runtime::tls::identity::certified_key(
+        identity.certificate.as_bytes(),
+        identity.key.as_bytes(),
+        None,
+    );
     let resolver = rustls::sign::SingleCertAndKey::from(key.expect("they fit"));
     let tls = rustls::ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::new(resolver));
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));

@@ -18,9 +18,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinError;
 use tokio_rustls::client::TlsStream;
 
-use crate::cluster::client_key::completed;
 use crate::cluster::{ClusterEndpoint, ClusterError};
 use kubesvc_core::kubeconfig::{Authentication, may_serve, unusable_key};
+use kubesvc_runtime::tls::completed;
 
 /// Maximum number of cached verifiers.
 const MAX_CACHED_AUTHORITIES: u64 = 256;

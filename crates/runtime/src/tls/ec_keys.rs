@@ -1,4 +1,4 @@
-//! The private key of a client certificate, in the form that `ring` reads.
+//! EC keys in the form that `ring` reads.
 
 use ring::agreement::{ECDH_P256, ECDH_P384, EphemeralPrivateKey};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -26,7 +26,7 @@ const P384_TEMPLATE: [&[u8]; 2] = [
 
 /// The key, an EC key with its public part, which is optional and without which `ring` reads none. As in Go, that part is
 /// computed, whatever the key has.
-pub(super) fn completed(key: PrivateKeyDer<'static>) -> PrivateKeyDer<'static> {
+pub fn completed(key: PrivateKeyDer<'static>) -> PrivateKeyDer<'static> {
     let Some(EcKey { curve, number }) = EcKey::read(&key) else { return key };
     let Some(public) = public_part(curve, &number) else { return key };
     let [before, between] = match curve {
