@@ -19,6 +19,7 @@
 //! | [`agent_policy`] | which servers an agent may dial, and how it may authenticate |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`source_rules`] | which accounts may use credentials outside their own namespace |
+//! | [`identity`] | who an agent is, by the credential that it shows |
 //! | [`ids`] | ids, and the epochs of grants and of elections |
 //! | [`object_names`] | object names derived from account and agent names |
 //! | [`name_precedence`] | which of several objects has an account name |
@@ -36,6 +37,7 @@ pub mod credential_expiry;
 pub mod cron;
 pub mod explain;
 pub mod failure;
+pub mod identity;
 pub mod ids;
 mod installation;
 pub mod json;
