@@ -60,7 +60,7 @@ impl StartupPorts {
         let serving = Arc::new(served.clone().drop_guard());
         let serve = |task, description, listener, [at_start, server]: [HttpServer; 2]| {
             let (listener, first) = rest::second_listener(listener).map_err(OperatorError::Listener)?;
-            let at_start = at_start.serve(first, rest::starting(starting.clone()), started.clone());
+            let at_start = at_start.serve(first, None, rest::starting(starting.clone()), started.clone());
             let (sender, routes) = oneshot::channel();
             let server = serve_with(routes, server, listener, stop.clone());
             let serving = Arc::clone(&serving);
@@ -113,7 +113,7 @@ async fn serve_with(
     stop: CancellationToken,
 ) {
     match routes.await {
-        Ok(routes) => server.serve(listener, routes, stop).await,
+        Ok(routes) => server.serve(listener, None, routes, stop).await,
         // Startup has failed, which ends the process.
         Err(_) => stop.cancelled().await,
     }

@@ -53,7 +53,7 @@ impl Server {
 
     /// Serves until `stop` is cancelled.
     pub async fn serve(self, stop: CancellationToken) {
-        self.server.serve(self.listener, self.router, stop).await;
+        self.server.serve(self.listener, None, self.router, stop).await;
     }
 }
 

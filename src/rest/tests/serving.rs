@@ -15,7 +15,7 @@ async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::Joi
     let address = listener.local_addr().expect("an address");
     let stop = CancellationToken::new();
     let server = HttpServer::new("rest", http_limits(64, AddressLimits::default()), HttpMetrics::default());
-    let task = tokio::spawn(server.serve(listener, a_router(), stop.clone()));
+    let task = tokio::spawn(server.serve(listener, None, a_router(), stop.clone()));
     (address, stop, task)
 }
 

@@ -1,6 +1,7 @@
 //! A port: accepts connections within its limits, closes those that wait for too long, and ends all of them when it stops.
 
 use std::fmt::Display;
+use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,8 +14,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use rustls::InvalidMessage;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -24,6 +27,7 @@ use super::connection_limits::{AddressLimits, Addresses, ClientAddress, LogRateL
 use super::connection_phase::{CloseReason, ConnectionDeadlines, ConnectionPhase};
 use super::connection_slots::{ConnectionSlot, ConnectionSlots, SlotRefusal};
 use crate::shutdown::spawn_named;
+use crate::tls::server::ServerTls;
 
 /// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -54,7 +58,7 @@ struct Closed {
     reason: &'static str,
 }
 
-/// Counter of connections closed by a limit. Clones share it.
+/// Counter of connections that the port closed. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct HttpMetrics(Family<Closed, Counter>);
 
@@ -63,7 +67,7 @@ impl HttpMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "http_connections_closed",
-            "HTTP connections closed, by listener and reason: address, cap, displaced, head, idle",
+            "HTTP connections closed, by listener and reason: address, cap, displaced, handshake, head, idle, untrusted",
             self.0.clone(),
         );
     }
@@ -188,8 +192,12 @@ impl Port {
 
     fn refused(&self, peer: IpAddr, refusal: SlotRefusal) {
         let (reason, why) = refusal.reason();
+        self.closed(ClientAddress::of(peer), reason, why);
+    }
+
+    /// Counts a connection that is closed, and logs why, once a minute for a caller.
+    fn closed(&self, caller: ClientAddress, reason: &'static str, why: impl Display) {
         self.count(reason);
-        let caller = ClientAddress::of(peer);
         if self.log_limit.may_log(reason, caller) {
             warn!(listener = self.name, %caller, "connection closed: {why}");
         }
@@ -202,6 +210,28 @@ impl PortConnection {
     pub async fn settle(&self, is_identified: bool) -> bool {
         let settled = self.port.slots.settle(&self.slot, is_identified).await;
         settled.map_err(|refusal| self.port.refused(self.peer, refusal)).is_ok()
+    }
+
+    /// Shakes hands, within the deadline for the first head. `None`: the client broke off, speaks no TLS, or shows no certificate
+    /// that is accepted.
+    pub async fn handshake(&self, tls: &ServerTls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+        match tls.accept(stream).await {
+            Ok(stream) => Some(stream),
+            // The client's doing is no problem: probes of load balancers connect and leave.
+            Err(error) if error.kind() != io::ErrorKind::InvalidData => {
+                debug!(%error, listener = self.port.name, caller = %self.caller, "a client left in its handshake");
+                None
+            }
+            Err(error) => {
+                self.port.closed(self.caller, "handshake", handshake_problem(&error));
+                None
+            }
+        }
+    }
+
+    /// Counts the connection as closed for a reason.
+    pub(super) fn count(&self, reason: &'static str) {
+        self.port.count(reason);
     }
 
     /// Lets the connection end once its running requests are answered, within 10 s.
@@ -233,5 +263,20 @@ impl PortConnection {
             }
         };
         serving.boxed()
+    }
+}
+
+/// Why a handshake failed.
+fn handshake_problem(error: &io::Error) -> String {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "the port has TLS, and its caller speaks none (https:// for a browser, scheme: HTTPS for a probe)"
+                .to_owned()
+        }
+        Some(rustls::Error::NoCertificatesPresented) => {
+            "the port wants a certificate, and its caller shows none".to_owned()
+        }
+        _ => format!("the TLS handshake failed: {error}"),
     }
 }

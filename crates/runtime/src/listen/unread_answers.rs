@@ -141,8 +141,7 @@ impl<B: Body + Unpin, K: Unpin> Body for ReadBody<B, K> {
 pub struct MonitoredStream<S> {
     stream: S,
     phase: Arc<ConnectionPhase>,
-    /// Whether reads and writes are reported to the phase: in HTTP/1 without TLS, where each byte is of a request or an
-    /// answer.
+    /// Whether reads and writes are reported to the phase: in HTTP/1, where each byte is of a request or an answer.
     reports: bool,
     /// Bytes read since other tasks ran; counted of encrypted streams.
     turn_bytes: usize,
@@ -158,7 +157,7 @@ impl<S> MonitoredStream<S> {
         Self { stream, phase, reports: false, turn_bytes: 0, write_deadline: None, _slot: Some(slot) }
     }
 
-    /// A stream of plain HTTP/1, whose bytes are reported to the phase.
+    /// A stream of HTTP/1 above TLS, if there is TLS. Its bytes are reported to the phase.
     pub(super) fn plain(stream: S, phase: Arc<ConnectionPhase>, slot: Option<Arc<ConnectionSlot>>) -> Self {
         Self { stream, phase, reports: true, turn_bytes: 0, write_deadline: None, _slot: slot }
     }

@@ -269,4 +269,4 @@ fn digest<'p>(parts: impl Iterator<Item = &'p Vec<u8>>) -> [u8; 32] {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

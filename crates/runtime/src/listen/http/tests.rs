@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use axum::extract::Extension;
 use axum::routing::get;
+use rcgen::ExtendedKeyUsagePurpose::ClientAuth as ForClients;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use std::net::SocketAddr;
@@ -11,6 +14,8 @@ use std::time::Duration;
 use super::*;
 use crate::listen::connection_limits::AddressLimits;
 use crate::listen::connection_phase::ConnectionDeadlines;
+use crate::tls::clients::ClientAuth;
+use crate::tls::server::tests::{Authority, Place};
 
 const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Longer than any test.
@@ -50,11 +55,15 @@ impl Serving {
     }
 
     async fn with(limits: HttpLimits, router: Router) -> Self {
+        Self::over(None, limits, router).await
+    }
+
+    async fn over(tls: Option<Arc<ServerTls>>, limits: HttpLimits, router: Router) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, metrics) = (CancellationToken::new(), HttpMetrics::default());
         let server = HttpServer::new("test", limits, metrics.clone());
-        let task = tokio::spawn(server.serve(listener, router, stop.clone()));
+        let task = tokio::spawn(server.serve(listener, tls, router, stop.clone()));
         Self { address, stop, task, metrics }
     }
 
@@ -68,7 +77,7 @@ impl Serving {
 }
 
 /// Sends one request and keeps the connection open.
-async fn ask(stream: &mut TcpStream) {
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     stream.write_all(ASK).await.expect("sent");
     let mut answer = Vec::new();
     while !answer.ends_with(b"well\n") {
@@ -79,7 +88,7 @@ async fn ask(stream: &mut TcpStream) {
 }
 
 /// Reads until the peer closes the connection.
-async fn ends(stream: &mut TcpStream) -> String {
+async fn ends(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut rest = Vec::new();
     // A connection closed with unread bytes may end in a reset.
     let _ = stream.read_to_end(&mut rest).await;
@@ -183,4 +192,147 @@ async fn server_stops_while_all_connections_are_in_use() {
     serving.stop.cancel();
     tokio::time::timeout(NEVER, serving.task).await.expect("in time").expect("no panic");
     assert_eq!(ends(&mut only).await, "");
+}
+
+/// A port with TLS that answers how many certificates its caller has shown.
+struct Secure {
+    place: Place,
+    tls: Arc<ServerTls>,
+    serving: Serving,
+}
+
+impl Secure {
+    async fn start(client_auth: ClientAuth, limits: HttpLimits) -> Self {
+        let place = Place::new();
+        let tls = Arc::new(ServerTls::read(place.settings(client_auth)).await.expect("they can be used"));
+        let shown = get(async |certificates: Option<Extension<ClientCertificates>>| {
+            format!("{} shown, well\n", certificates.map_or(0, |Extension(shown)| shown.0.len()))
+        });
+        let router = Router::new().route("/", get(async || "well\n")).route("/shown", shown);
+        let serving = Serving::over(Some(Arc::clone(&tls)), limits, router).await;
+        Self { place, tls, serving }
+    }
+
+    async fn connect(
+        &self,
+        identity: Option<&(String, String)>,
+    ) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let name = ServerName::try_from("localhost").expect("a name");
+        self.place.connector(identity).connect(name, self.serving.connect().await).await
+    }
+
+    /// What the port answers about the certificates of a caller. Empty: it closed the connection.
+    async fn shown(&self, identity: Option<&(String, String)>) -> String {
+        let Ok(mut stream) = self.connect(identity).await else { return String::new() };
+        let request = b"GET /shown HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        if stream.write_all(request).await.is_err() {
+            return String::new();
+        }
+        ends(&mut stream).await.rsplit("\r\n").next().unwrap_or_default().to_owned()
+    }
+}
+
+#[tokio::test]
+async fn tls_requests_are_answered_on_one_connection_after_another() {
+    let secure = Secure::start(ClientAuth::None, limits()).await;
+    let mut stream = secure.connect(None).await.expect("a connection");
+    ask(&mut stream).await;
+    ask(&mut stream).await;
+    secure.serving.stop.cancel();
+    tokio::time::timeout(NEVER, secure.serving.task).await.expect("in time").expect("no panic");
+    assert_eq!(ends(&mut stream).await, "");
+}
+
+#[tokio::test]
+async fn silent_handshakes_make_room() {
+    let secure = Secure::start(ClientAuth::None, limits()).await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(secure.serving.connect().await);
+    }
+    for _ in 0..3 {
+        ask(&mut secure.connect(None).await.expect("a connection")).await;
+    }
+    ends(&mut silent[0]).await;
+    assert!(secure.serving.closed("displaced") >= 32, "{}", secure.serving.closed("displaced"));
+    assert_eq!(secure.serving.closed("cap"), 0);
+}
+
+#[tokio::test]
+async fn handshake_heads_and_pauses_over_tls_have_an_end() {
+    let brief = Duration::from_millis(500);
+    let secure = Secure::start(ClientAuth::None, but(|port| port.deadlines.head = brief)).await;
+    let mut silent = secure.serving.connect().await;
+    assert_eq!(ends(&mut silent).await, "");
+    assert_eq!(secure.serving.closed("head"), 1);
+    let mut slow = secure.connect(None).await.expect("a connection");
+    slow.write_all(b"GET / HT").await.expect("sent");
+    assert_eq!(ends(&mut slow).await, "");
+    assert_eq!(secure.serving.closed("head"), 2);
+
+    let secure = Secure::start(ClientAuth::None, but(|port| port.deadlines.idle = brief)).await;
+    let mut idle = secure.connect(None).await.expect("a connection");
+    ask(&mut idle).await;
+    assert_eq!(ends(&mut idle).await, "");
+    assert_eq!(secure.serving.closed("idle"), 1);
+}
+
+#[tokio::test]
+async fn a_further_head_over_tls_has_its_time_from_its_first_byte() {
+    let brief = Duration::from_millis(500);
+    let secure = Secure::start(ClientAuth::None, but(|port| port.deadlines.head = brief)).await;
+    let mut stream = secure.connect(None).await.expect("a connection");
+    ask(&mut stream).await;
+    stream.write_all(b"GET / HT").await.expect("sent");
+    assert_eq!(ends(&mut stream).await, "");
+    assert_eq!(secure.serving.closed("head"), 1);
+}
+
+#[tokio::test]
+async fn plain_http_to_a_port_with_tls_is_closed_and_counted() {
+    let secure = Secure::start(ClientAuth::None, limits()).await;
+    let mut plain = secure.serving.connect().await;
+    plain.write_all(ASK).await.expect("sent");
+    assert!(!ends(&mut plain).await.contains("HTTP"));
+    assert_eq!(secure.serving.closed("handshake"), 1);
+    drop(secure.serving.connect().await);
+    ask(&mut secure.connect(None).await.expect("a connection")).await;
+    assert_eq!(secure.serving.closed("handshake"), 1, "one that left is not counted");
+}
+
+#[tokio::test]
+async fn clients_show_a_certificate_that_the_routes_see() {
+    for (auth, without, with) in [
+        (ClientAuth::None, "0 shown, well\n", "0 shown, well\n"),
+        (ClientAuth::Optional, "0 shown, well\n", "1 shown, well\n"),
+        (ClientAuth::Required, "", "1 shown, well\n"),
+    ] {
+        let secure = Secure::start(auth, limits()).await;
+        let good = secure.place.authority.leaf(ForClients, 7);
+        assert_eq!(secure.shown(None).await, without, "{auth:?}");
+        assert_eq!(secure.shown(Some(&good)).await, with, "{auth:?}");
+        let foreign = Authority::new().leaf(ForClients, 8);
+        if auth != ClientAuth::None {
+            assert_eq!(secure.shown(Some(&foreign)).await, "", "{auth:?}");
+            assert!(secure.serving.closed("handshake") >= 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_other_authorities_do_not_accept_is_cut_and_others_stay() {
+    let secure = Secure::start(ClientAuth::Optional, limits()).await;
+    let good = secure.place.authority.leaf(ForClients, 7);
+    let mut with = secure.connect(Some(&good)).await.expect("a connection");
+    let mut without = secure.connect(None).await.expect("a connection");
+    ask(&mut with).await;
+    ask(&mut without).await;
+    let other = Authority::new();
+    secure.place.write("ca.pem", &other.2);
+    assert!(secure.tls.refresh().await.expect("they can be used"));
+    assert_eq!(ends(&mut with).await, "");
+    assert_eq!(secure.serving.closed("untrusted"), 1);
+    ask(&mut without).await;
+    let new = other.leaf(ForClients, 9);
+    assert_eq!(secure.shown(Some(&new)).await, "1 shown, well\n");
 }

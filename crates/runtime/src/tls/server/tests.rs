@@ -13,10 +13,10 @@ use tokio_rustls::TlsConnector;
 use super::*;
 use crate::telemetry::errors::chain;
 
-struct Authority(CertificateParams, KeyPair, String);
+pub(crate) struct Authority(CertificateParams, KeyPair, pub(crate) String);
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +30,7 @@ impl Authority {
     }
 
     /// Certificate and key, with this serial number.
-    fn leaf(&self, usage: ExtendedKeyUsagePurpose, serial: u64) -> (String, String) {
+    pub(crate) fn leaf(&self, usage: ExtendedKeyUsagePurpose, serial: u64) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(["localhost".to_owned()]).expect("a name");
         params.extended_key_usages = vec![usage];
@@ -59,20 +59,20 @@ impl Authority {
 }
 
 /// A port whose clients are signed by the same authority as its certificate.
-struct Place {
+pub(crate) struct Place {
     folder: tempfile::TempDir,
-    authority: Authority,
+    pub(crate) authority: Authority,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self { folder: tempfile::tempdir().expect("a folder"), authority: Authority::new() };
         place.write("ca.pem", &place.authority.2);
         place.show(1);
         place
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).expect("written");
     }
 
@@ -86,7 +86,7 @@ impl Place {
         Path::new(self.folder.path()).join(name)
     }
 
-    fn settings(&self, client_auth: ClientAuth) -> ServerTlsSettings {
+    pub(crate) fn settings(&self, client_auth: ClientAuth) -> ServerTlsSettings {
         ServerTlsSettings {
             identity: ServerIdentity::Files(TlsFiles {
                 certificate: self.path("tls.pem"),
@@ -102,12 +102,8 @@ impl Place {
         }
     }
 
-    /// Connects with a certificate, and returns how the server saw the handshake end, and the certificate that it showed.
-    async fn connect(
-        &self,
-        tls: &ServerTls,
-        identity: Option<&(String, String)>,
-    ) -> Result<Vec<CertificateDer<'static>>, String> {
+    /// Connects with a certificate.
+    pub(crate) fn connector(&self, identity: Option<&(String, String)>) -> TlsConnector {
         let mut roots = RootCertStore::empty();
         for one in CertificateDer::pem_slice_iter(self.authority.2.as_bytes()) {
             roots.add(one.expect("PEM")).expect("an authority");
@@ -124,9 +120,18 @@ impl Place {
             }
             None => config.with_no_client_auth(),
         };
+        TlsConnector::from(Arc::new(config))
+    }
+
+    /// Connects with a certificate, and returns how the server saw the handshake end, and the certificate that it showed.
+    async fn connect(
+        &self,
+        tls: &ServerTls,
+        identity: Option<&(String, String)>,
+    ) -> Result<Vec<CertificateDer<'static>>, String> {
         let (client, server) = tokio::io::duplex(64 * 1024);
         let name = ServerName::try_from("localhost").expect("a name");
-        let connector = TlsConnector::from(Arc::new(config));
+        let connector = self.connector(identity);
         let (shown, seen) = tokio::join!(connector.connect(name, client), tls.accept(server));
         seen.map_err(|error| error.to_string())?;
         let shown = shown.map_err(|error| error.to_string())?;
