@@ -3,15 +3,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs`, `migration.rs` | one benchmark each |
+//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs`, `migration.rs`, `tls.rs` | one benchmark each |
 //! | `replicas.rs`, `failover.rs`, `follower.rs` | several replicas |
 //! | `raw.rs`, `bare.rs` | the minimal clients |
 //! | `follow.rs`, `requests.rs` | the clock, the API server's request counters |
 //! | `options.rs` | what to measure, and how much |
 //! | `shared` | what other benchmarks use too: accounts, programs, their resource usage, output |
 //!
-//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas,migration` select the size and
-//! the benchmarks.
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas,migration,tls` select the size
+//! and the benchmarks.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -78,6 +78,8 @@ mod requests;
 mod start;
 #[path = "shared/statistics.rs"]
 mod statistics;
+#[path = "accounts/tls.rs"]
+mod tls;
 
 fn main() -> ExitCode {
     if !program::is_asked_for() {
@@ -116,6 +118,7 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::Idle => idle::run(&options, &mut report).await,
             Benchmark::Crowd => crowd::run(&options, &mut report).await,
             Benchmark::Migration => migration::run(&options, &mut report).await,
+            Benchmark::Tls => tls::run(&options, &mut report).await,
             Benchmark::Replicas => replicas::run(&options, &nowhere, &mut report).await,
         };
         // Continue: the results of the other benchmarks are still useful.
@@ -165,7 +168,7 @@ async fn conditions(options: &Options, start: Instant) -> Result<String, String>
          each with a Secret of its own; {rounds} rounds, interleaved; {AT_ONCE} requests at once on both sides; the \
          operator without a limit of its own (`qps: 0`); API servers without audit, etcd without fsync. {minutes} \
          minutes in all.\n\n\
-         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas,migration` \
+         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas,migration,tls` \
          change how much of what.\n",
         version = env!("CARGO_PKG_VERSION"),
     ))

@@ -3,6 +3,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     pin::Pin,
     process::{Command, ExitCode},
     sync::Arc,
@@ -37,6 +38,7 @@ use crate::{
     progress::say,
     report::{Report, Row, Wanted},
     statistics::{Series, shown},
+    tls::{self, BenchTls},
 };
 use kubesvc_testkit::{
     controlplane::ControlPlane,
@@ -45,7 +47,7 @@ use kubesvc_testkit::{
     ports,
     process::Process,
     simulated_agent::{
-        SimulatedAgent,
+        HubTls, SimulatedAgent,
         frames::{Introduction, NoSession, Policy},
     },
     wait::try_eventually,
@@ -56,6 +58,8 @@ const BARE: &str = "BENCH_BARE_REGISTRAR";
 /// Environment variables for the bare server's kubeconfig and namespace. Without them it writes nothing.
 const KUBECONFIG: &str = "BENCH_BARE_KUBECONFIG";
 const NAMESPACE: &str = "BENCH_BARE_NAMESPACE";
+/// Environment variable for the folder with the bare server's certificates. Without it, it serves plaintext.
+const TLS_FOLDER: &str = "BENCH_BARE_TLS";
 /// Registrations per second in the rate-limited runs.
 const LIMIT: u32 = 100;
 /// Time limit until all agents are accepted.
@@ -85,11 +89,11 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), St
     let (plane, count) = (crate::control_plane().await?, options.accounts);
     let mut seconds = Seconds::default();
     for round in 1..=options.rounds {
-        seconds.echoed.push(at_bare_server(&plane, count, false).await?);
-        seconds.registered.push(at_bare_server(&plane, count, true).await?);
-        seconds.accepted.push(at_hub(&plane, count, 0).await?);
+        seconds.echoed.push(at_bare_server(&plane, count, false, None).await?);
+        seconds.registered.push(at_bare_server(&plane, count, true, None).await?);
+        seconds.accepted.push(at_hub(&plane, count, 0, None).await?);
         seconds.raw.push(raw_writes(&plane, count).await?);
-        seconds.limited.push(at_hub(&plane, count, LIMIT).await?);
+        seconds.limited.push(at_hub(&plane, count, LIMIT, None).await?);
         let last = |all: &[f64]| shown(all[round - 1]);
         say(&format!(
             "crowd {round}/{}: {count} agents: echoed {} s, registered by a bare server {} s, accepted {} s; at {LIMIT}/s: raw {} s, kubesvc {} s",
@@ -144,13 +148,22 @@ fn agent_id(number: usize) -> String {
 }
 
 /// Returns the seconds until the operator has accepted all agents, which return when they are told to.
-async fn at_hub(plane: &ControlPlane, count: usize, limit: u32) -> Result<f64, String> {
+pub(crate) async fn at_hub(
+    plane: &ControlPlane,
+    count: usize,
+    limit: u32,
+    tls: Option<&BenchTls>,
+) -> Result<f64, String> {
     let namespace = known_agents(plane, count).await?;
     let site = Site::new(plane, namespace.name(), GRACE).await?;
+    let site = match tls {
+        Some(tls) => site.secured(GRACE, &tls.settings())?,
+        None => site,
+    };
     site.limit_registrations(GRACE, limit)?;
     let operator = site.start()?;
     operator.ready().await?;
-    let accepted = until_all_are_accepted(&site.hub(), count).await;
+    let accepted = until_all_are_accepted(&site.hub(), count, tls).await;
     let (agents, seconds) = accepted.map_err(|reason| operator.explain(&reason))?;
     check_registered(&namespace, count).await?;
     end(operator, agents).await?;
@@ -172,9 +185,14 @@ async fn check_registered(namespace: &TestNamespace, count: usize) -> Result<(),
     }
 }
 
-async fn until_all_are_accepted(hub: &str, count: usize) -> Result<(Vec<SimulatedAgent>, f64), String> {
+async fn until_all_are_accepted(
+    hub: &str,
+    count: usize,
+    tls: Option<&BenchTls>,
+) -> Result<(Vec<SimulatedAgent>, f64), String> {
+    let tls = tls.map(|tls| &tls.client);
     let start = Instant::now();
-    let all = try_join_all((0..count).map(|number| accepted(hub, number)));
+    let all = try_join_all((0..count).map(|number| accepted(hub, number, tls)));
     let agents = tokio::time::timeout(ALL, all).await.map_err(|_| format!("not all within {ALL:?}"))??;
     let seconds = start.elapsed().as_secs_f64();
     match agents.iter().find_map(SimulatedAgent::ended) {
@@ -183,11 +201,11 @@ async fn until_all_are_accepted(hub: &str, count: usize) -> Result<(Vec<Simulate
     }
 }
 
-async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
+async fn accepted(hub: &str, number: usize, tls: Option<&HubTls>) -> Result<SimulatedAgent, String> {
     let mut introduction = Introduction::new(&agent_id(number), ZONE);
     let mut redials = 0;
     loop {
-        match SimulatedAgent::connect(hub, introduction.clone(), Policy::default()).await {
+        match SimulatedAgent::connect_over(hub, tls, introduction.clone(), Policy::default()).await {
             Ok(agent) => return Ok(agent),
             Err(NoSession::Refused(refused)) if refused.retry_after_ms > 0 => {
                 introduction.connect_seq += 1;
@@ -231,7 +249,12 @@ async fn register(agents: &Api<KubesvcAgent>, agent_id: &str, zone: &str) -> Res
     written.map(drop).map_err(|e| format!("{name}: {e}"))
 }
 
-async fn at_bare_server(plane: &ControlPlane, count: usize, registers: bool) -> Result<f64, String> {
+pub(crate) async fn at_bare_server(
+    plane: &ControlPlane,
+    count: usize,
+    registers: bool,
+    tls: Option<&BenchTls>,
+) -> Result<f64, String> {
     let namespace = known_agents(plane, count).await?;
     let (port, folder) = (ports::free(), Folder::new("bench-registrar")?);
     let program = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
@@ -240,6 +263,9 @@ async fn at_bare_server(plane: &ControlPlane, count: usize, registers: bool) -> 
     if registers {
         command.env(KUBECONFIG, plane.kubeconfig_path()).env(NAMESPACE, namespace.name());
     }
+    if let Some(tls) = tls {
+        command.env(TLS_FOLDER, tls.folder());
+    }
     let process = Process::spawn("bare server", &command, &folder.file("log"))?;
     let address = format!("127.0.0.1:{port}");
     try_eventually("the bare server", Duration::from_secs(10), async || {
@@ -247,7 +273,7 @@ async fn at_bare_server(plane: &ControlPlane, count: usize, registers: bool) -> 
         tokio::net::TcpStream::connect(&address).await.map(drop).map_err(|e| e.to_string())
     })
     .await?;
-    let accepted = until_all_are_accepted(&address, count).await;
+    let accepted = until_all_are_accepted(&address, count, tls).await;
     let (_agents, seconds) = accepted.map_err(|reason| format!("{reason}\n{}", process.log_tail(12)))?;
     Ok(seconds)
 }
@@ -265,7 +291,12 @@ pub(crate) fn serve_bare() -> ExitCode {
     let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
         runtime.block_on(async {
             let bare = Bare(Arc::new(agents().await?));
-            let server = Server::builder().add_service(OperationsServer::new(bare));
+            let mut server = Server::builder();
+            if let Some(folder) = std::env::var_os(TLS_FOLDER) {
+                server =
+                    server.tls_config(tls::of_bare_server(Path::new(&folder))?).map_err(|e| e.to_string())?;
+            }
+            let server = server.add_service(OperationsServer::new(bare));
             let listener = listen(([127, 0, 0, 1], port).into()).map_err(|e| e.to_string())?;
             server.serve_with_incoming(TcpIncoming::from(listener)).await.map_err(|e| e.to_string())
         })

@@ -19,13 +19,14 @@ use crate::{
     progress::{Bar, say},
     report::{Report, Row, Wanted},
     statistics::Series,
+    tls::BenchTls,
 };
 use kubesvc_testkit::{
     folder::Folder,
     ports,
     process::Process,
     simulated_agent::{
-        SimulatedAgent,
+        HubTls, SimulatedAgent,
         frames::{Introduction, Policy},
     },
     wait::try_eventually,
@@ -46,7 +47,7 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), St
     let (mut bares, mut hubs) = (Vec::new(), Vec::new());
     for round in 1..=options.rounds {
         bares.push(of_bare_server(count).await?);
-        hubs.push(of_hub(count).await?);
+        hubs.push(of_hub(count, None).await?);
         say(&format!(
             "idle {round}/{}: {:.1} KiB a connection, a bare server {:.1}",
             options.rounds,
@@ -63,13 +64,18 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), St
     Ok(())
 }
 
-async fn of_hub(count: usize) -> Result<f64, String> {
+/// Returns the memory that the operator takes for each of `count` idle agents, in KiB.
+pub(crate) async fn of_hub(count: usize, tls: Option<&BenchTls>) -> Result<f64, String> {
     let plane = crate::control_plane().await?;
     let namespace = plane.namespace().await;
     let site = Site::new(&plane, namespace.name(), Duration::from_secs(30)).await?;
+    let site = match tls {
+        Some(tls) => site.secured(Duration::from_secs(30), &tls.settings())?,
+        None => site,
+    };
     let operator = site.start()?;
     operator.ready().await?;
-    let used = connection(operator.id(), &site.hub(), count).await;
+    let used = connection(operator.id(), &site.hub(), count, tls.map(|tls| &tls.client)).await;
     let used = used.map_err(|reason| operator.explain(&reason))?;
     operator.stop().await?;
     Ok(used)
@@ -88,17 +94,17 @@ async fn of_bare_server(count: usize) -> Result<f64, String> {
         tokio::net::TcpStream::connect(&address).await.map(drop).map_err(|e| e.to_string())
     })
     .await?;
-    connection(process.id(), &address, count).await
+    connection(process.id(), &address, count, None).await
 }
 
 /// Returns the memory that a process takes for each of `count` idle agents, in KiB.
-async fn connection(process: u32, address: &str, count: usize) -> Result<f64, String> {
+async fn connection(process: u32, address: &str, count: usize, tls: Option<&HubTls>) -> Result<f64, String> {
     // The first connection allocates what all connections share.
-    let _first = connect(address, count).await?;
+    let _first = connect(address, count, tls).await?;
     let before = settled(process).await?;
     let bar = Bar::start(&format!("{count} agents"), count);
     let agents: Vec<SimulatedAgent> = stream::iter(0..count)
-        .map(|number| connect(address, number))
+        .map(|number| connect(address, number, tls))
         .buffer_unordered(AT_ONCE)
         .inspect(|_| bar.step())
         .try_collect()
@@ -113,9 +119,9 @@ async fn connection(process: u32, address: &str, count: usize) -> Result<f64, St
     Ok(each)
 }
 
-async fn connect(address: &str, number: usize) -> Result<SimulatedAgent, String> {
+async fn connect(address: &str, number: usize, tls: Option<&HubTls>) -> Result<SimulatedAgent, String> {
     let introduction = Introduction::new(&format!("idle-{number}"), ZONE);
-    SimulatedAgent::connect(address, introduction, Policy::default())
+    SimulatedAgent::connect_over(address, tls, introduction, Policy::default())
         .await
         .map_err(|reason| format!("agent {number}: {reason}"))
 }

@@ -23,9 +23,11 @@ pub(crate) enum Benchmark {
     Replicas,
     /// Duration of a migration.
     Migration,
+    /// Agents over TLS with certificates of their own.
+    Tls,
 }
 
-const ALL: [Benchmark; 8] = [
+const ALL: [Benchmark; 9] = [
     Benchmark::P1,
     Benchmark::P2,
     Benchmark::P9,
@@ -34,6 +36,7 @@ const ALL: [Benchmark; 8] = [
     Benchmark::Crowd,
     Benchmark::Replicas,
     Benchmark::Migration,
+    Benchmark::Tls,
 ];
 
 impl fmt::Display for Benchmark {
@@ -47,6 +50,7 @@ impl fmt::Display for Benchmark {
             Self::Crowd => "crowd",
             Self::Replicas => "replicas",
             Self::Migration => "migration",
+            Self::Tls => "tls",
         })
     }
 }

@@ -51,8 +51,12 @@ pub(crate) struct Site {
     gateway: Option<u16>,
     /// File of Clouddriver that is a credentials source.
     source: Option<String>,
+    /// `kubesvc.grpc.server.security`, as YAML.
+    security: String,
 }
 
+/// Settings of `kubesvc.grpc.server.security` without TLS.
+const NO_TLS: &str = "{enabled: false}";
 /// Settings of `kubesvc.cache` under which nothing is cached.
 const NO_CACHE: &str = "{cacheKinds: []}";
 
@@ -130,6 +134,7 @@ impl Site {
             cache: NO_CACHE.into(),
             gateway: None,
             source: None,
+            security: NO_TLS.into(),
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -150,6 +155,7 @@ impl Site {
             cache: NO_CACHE.into(),
             gateway: None,
             source: None,
+            security: NO_TLS.into(),
         };
         site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
         Ok(site)
@@ -166,7 +172,7 @@ impl Site {
         format!(
             "server: {{address: {address}, port: {rest}}}
 kubesvc:
-  grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
+  grpc: {{server: {{address: 127.0.0.1, port: {hub}, security: {security}}}}}
   replicas: {{port: {calls}}}
   database: {{url: '{database}'}}
   dynamicAccounts: {{orphanGraceSeconds: {grace}}}
@@ -177,6 +183,7 @@ kubesvc:
 ",
             rest = self.rest,
             hub = self.hub,
+            security = self.security,
             calls = self.calls,
             database = self.database,
             grace = orphan_grace.as_secs(),
@@ -201,6 +208,13 @@ kubesvc:
         text: &str,
     ) -> Result<Self, String> {
         self.source = Some(self.folder.write(name, text)?.display().to_string());
+        self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
+        Ok(self)
+    }
+
+    /// Sets `kubesvc.grpc.server.security`, as YAML, from the next start on.
+    pub(crate) fn secured(mut self, orphan_grace: Duration, security: &str) -> Result<Self, String> {
+        self.security = security.into();
         self.folder.write("kubesvc.yml", &self.settings(orphan_grace))?;
         Ok(self)
     }

@@ -22,7 +22,12 @@ use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
 use parking_lot::Mutex;
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
-use tonic::{Streaming, transport::Endpoint};
+use tonic::{
+    Streaming,
+    transport::{Certificate, ClientTlsConfig, Endpoint},
+};
+
+use crate::kubeconfig::Identity;
 
 pub mod frames;
 
@@ -64,6 +69,15 @@ impl fmt::Debug for SimulatedAgent {
     }
 }
 
+/// TLS to a hub.
+#[derive(Debug, Clone)]
+pub struct HubTls {
+    /// Who signs the hub's certificate, as PEM.
+    pub authority: String,
+    /// The agent's own certificate.
+    pub identity: Option<Identity>,
+}
+
 impl SimulatedAgent {
     /// Connects to the hub at `host:port`, sends a hello and waits until it is accepted.
     ///
@@ -71,9 +85,33 @@ impl SimulatedAgent {
     ///
     /// A [`NoSession`] that says which step failed.
     pub async fn connect(hub: &str, introduction: Introduction, policy: Policy) -> Result<Self, NoSession> {
+        Self::connect_over(hub, None, introduction, policy).await
+    }
+
+    /// Connects as [`Self::connect`] does, over TLS if it is given.
+    ///
+    /// # Errors
+    ///
+    /// A [`NoSession`] that says which step failed.
+    pub async fn connect_over(
+        hub: &str,
+        tls: Option<&HubTls>,
+        introduction: Introduction,
+        policy: Policy,
+    ) -> Result<Self, NoSession> {
         let unreachable = |e: tonic::transport::Error| NoSession::Unreachable(format!("{hub}: {e:?}"));
-        let channel = Endpoint::from_shared(format!("http://{hub}"))
-            .map_err(unreachable)?
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{hub}")).map_err(unreachable)?;
+        if let Some(tls) = tls {
+            let mut config = ClientTlsConfig::new()
+                .ca_certificate(Certificate::from_pem(&tls.authority))
+                .domain_name("localhost");
+            if let Some(Identity { certificate, key }) = &tls.identity {
+                config = config.identity(tonic::transport::Identity::from_pem(certificate, key));
+            }
+            endpoint = endpoint.tls_config(config).map_err(unreachable)?;
+        }
+        let channel = endpoint
             .tcp_nodelay(true)
             .initial_stream_window_size(u32::try_from(MAX_MESSAGE_BYTES).ok())
             .initial_connection_window_size(u32::try_from(2 * MAX_MESSAGE_BYTES).ok())
