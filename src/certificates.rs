@@ -1,8 +1,9 @@
-//! Certificates that the operator makes: for its API of accounts, and for calls between replicas. Authorities are self-signed,
-//! keys are ECDSA, and everything is PEM. What is stored where, and when it is renewed, is up to the caller; `kept_secret`
-//! reads and writes it. The rest does no I/O.
+//! Certificates that the operator makes: for its ports, and for calls between replicas. Authorities are self-signed, keys are
+//! ECDSA, and everything is PEM. `own_certificate` keeps that of a port in a Secret; `kept_secret` reads and writes such
+//! Secrets. The rest does no I/O.
 
 pub mod kept_secret;
+pub mod own_certificate;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,

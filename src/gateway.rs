@@ -65,7 +65,7 @@ use paths::Route;
 use status::Refusal;
 
 pub use listener::GatewayListener;
-pub use own_certificate::OwnCertificate;
+pub use own_certificate::GatewayCertificate;
 
 /// Group of the API.
 const GROUP: &str = "proxy.kubesvc.io";

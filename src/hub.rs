@@ -15,6 +15,7 @@
 //! | [`caching`] | the streams of cached objects, and their writers |
 //! | [`requests`] | the streams of requests to accounts |
 //! | [`table_writers`] | rows about agents: assignments, fences, lists of namespaces |
+//! | [`own_certificate`] | the certificate of the port that the operator makes, and its authorities for agents |
 //! | [`account_objects`] | the port for accounts at the API server |
 //! | [`local_agents`] | the port [`ConnectedAgents`](crate::connected_agents::ConnectedAgents) |
 //! | [`context`] | what all parts read, and the reader of credentials they share |
@@ -29,6 +30,7 @@ mod caching;
 mod context;
 mod local_agents;
 mod metrics;
+mod own_certificate;
 mod requests;
 mod sessions;
 mod settings;
@@ -56,6 +58,7 @@ pub use agent_status::registration::{
 };
 pub use caching::{BodyFormat, CachePorts, CachingRuleSource, CachingSettings, RowMapper};
 pub use metrics::HubMetrics;
+pub use own_certificate::{HUB_SECRET, HubCertificate};
 pub use settings::{
     AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
     StaticAccountSettings,
@@ -68,6 +71,7 @@ use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
 use agent_admission::handshake::AgentStreams;
 use agent_admission::listener::{self, ConnectionPolicy};
+use agent_admission::subject_check::SubjectCheck;
 use agent_admission::{Admission, draining, server};
 use agent_status::{AgentStatusWakes, AgentStatusWriter};
 use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
@@ -340,7 +344,8 @@ impl BoundHub {
     ) -> Result<(), HubError> {
         let health = HealthReporter::new();
         let context = &hub.context;
-        let router = server::router(context, Arc::clone(&hub.streams), &health).await?;
+        let subjects = SubjectCheck::new(context);
+        let router = server::router(context, Arc::clone(&hub.streams), &health, subjects).await?;
         let (stop, close) = (stop.child_token(), CancellationToken::new());
         // The port stays open while agents drain, so that agents that dial meanwhile get a redial time.
         let shut = CancellationToken::new();

@@ -2,15 +2,18 @@
 
 mod cache_sweeps;
 mod caching_adapter;
+mod certificate_metrics;
 mod check;
 mod cli;
 mod gateway;
+mod hub_tls;
 mod kube_client;
 mod lead;
 mod part_settings;
 mod program_settings;
 mod readiness;
 mod replicas;
+mod rest_tls;
 mod run;
 mod run_arguments;
 mod security_warnings;
@@ -31,6 +34,7 @@ use kubesvc_clouddriver::migration::SelectionError;
 use kubesvc_runtime::kube_access::KubeError;
 use kubesvc_runtime::proxy::ProxyError;
 use kubesvc_runtime::telemetry::errors::chain;
+use kubesvc_runtime::tls::TlsFilesError;
 use kubesvc_store::StoreError;
 
 pub use cli::main;
@@ -80,6 +84,9 @@ enum OperatorError {
     Tls(#[source] rustls::Error),
     #[error(transparent)]
     Listener(io::Error),
+    /// Files of the settings cannot be used.
+    #[error("`{setting}` cannot be honoured")]
+    TlsFiles { setting: String, source: Box<TlsFilesError> },
     #[error(transparent)]
     Hub(#[from] HubError),
     /// URL, login, schema or tables of the database are wrong. Waiting does not help there.
@@ -93,6 +100,13 @@ enum OperatorError {
     Patterns(#[from] SelectionError),
     #[error("an essential task ended: {0}")]
     TaskEnded(String),
+}
+
+impl OperatorError {
+    /// Whether the settings are wrong, and nothing else.
+    fn is_about_settings(&self) -> bool {
+        matches!(self, Self::TlsFiles { .. })
+    }
 }
 
 #[cfg(test)]

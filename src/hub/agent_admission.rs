@@ -2,7 +2,10 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`] | the port: bounds and deadlines of its connections, detection of other protocols |
+//! | [`listener`] | the port: bounds and deadlines of its connections |
+//! | `new_connection` | the first steps of a connection: TLS handshake, detection of its protocol |
+//! | `protocol` | what a connection speaks, by its first bytes |
+//! | `live_clients` | certificates of clients, verified again when the trust in them changes |
 //! | `connection` | the transport of a connection, as tonic gets it |
 //! | [`server`] | the gRPC services and their HTTP/2 limits |
 //! | [`hello`] | validation of the first frame; pure |
@@ -20,8 +23,12 @@ pub(super) mod draining;
 pub(super) mod handshake;
 pub(super) mod hello;
 pub(super) mod listener;
+pub(super) mod live_clients;
+mod new_connection;
+mod protocol;
 pub(super) mod queue;
 pub(super) mod server;
+pub(super) mod subject_check;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,12 +1,15 @@
 //! Settings of the hub and their defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::AssignmentChecks;
 use kubesvc_core::ReplicaId;
+use kubesvc_core::identity::SubjectFilters;
 use kubesvc_core::lifecycle::Tick;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::tls::server::ServerTls;
 
 /// Settings of the hub, grouped by the part that uses them.
 #[derive(Clone, Debug)]
@@ -40,10 +43,10 @@ pub struct ListenerSettings {
     pub connection_cap: usize,
     /// Maximum number of connections from one address.
     pub limits: AddressLimits,
-    /// Maximum number of TCP connections without a stream. With one more, a connection of the address that has the most
+    /// Maximum number of TCP connections without a stream, those in their TLS handshake included. With one more, a connection of the address that has the most
     /// is closed.
     pub without_stream_cap: usize,
-    /// Time limit for the HTTP/2 preface of a connection.
+    /// Time limit for the TLS handshake of a connection, and after it for the HTTP/2 preface.
     pub preface_wait: Duration,
     /// Time limit from the preface to the first request.
     pub request_wait: Duration,
@@ -53,6 +56,10 @@ pub struct ListenerSettings {
     pub hello_wait: Duration,
     /// REST port, named in the answer to HTTP/1 clients.
     pub rest_port: Option<u16>,
+    /// TLS; `None`: plain text.
+    pub tls: Option<Arc<ServerTls>>,
+    /// Which subjects the certificates of agents have; `None`: they are not looked at.
+    pub subjects: Option<Arc<SubjectFilters>>,
 }
 
 impl Default for ListenerSettings {
@@ -70,6 +77,8 @@ impl Default for ListenerSettings {
             idle_wait: Duration::from_secs(30),
             hello_wait: Duration::from_secs(10),
             rest_port: None,
+            tls: None,
+            subjects: None,
         }
     }
 }

@@ -17,3 +17,4 @@ mod requests;
 mod settings;
 mod static_accounts;
 mod support;
+mod tls;

@@ -199,7 +199,7 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
     runtime.shutdown_timeout(Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => complain(&chain(&error), FAILURE),
+        Err(error) => complain(&chain(&error), if error.is_about_settings() { USAGE } else { FAILURE }),
     }
 }
 

@@ -13,7 +13,7 @@ use super::OperatorError;
 use super::kube_client::RunLocation;
 use super::settings::GatewaySettings;
 use super::{startup, tls_files};
-use crate::gateway::{Gateway, GatewayListener, GatewayPorts, OwnCertificate};
+use crate::gateway::{Gateway, GatewayCertificate, GatewayListener, GatewayPorts};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::port::HttpMetrics;
@@ -81,7 +81,7 @@ impl GatewayPort {
                 });
             }
             None => {
-                let own = OwnCertificate::new(location.kube.clone(), &location.namespace, certificate);
+                let own = GatewayCertificate::new(location.kube.clone(), &location.namespace, certificate);
                 let own = Arc::new(own);
                 background.start(spec(API_SERVICE_INTERVAL), move |_| keep(Arc::clone(&own)));
             }
@@ -107,7 +107,7 @@ async fn read_files(files: TlsFiles, certificate: Arc<ServingCertificate>) -> At
     }
 }
 
-async fn keep(own: Arc<OwnCertificate>) -> AttemptOutcome {
+async fn keep(own: Arc<GatewayCertificate>) -> AttemptOutcome {
     match own.keep().await {
         Ok(()) => AttemptOutcome::Done,
         Err(error) => AttemptOutcome::failed(chain(&error)),

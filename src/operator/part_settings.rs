@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::hub_tls::HubTls;
 use super::kube_client::RunLocation;
 use super::settings::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
 use crate::access::AccessMode;
@@ -81,6 +82,7 @@ pub(super) fn hub_settings(
     location: &RunLocation,
     rest_port: u16,
     connections: Connections,
+    tls: Option<&HubTls>,
 ) -> HubSettings {
     let policy = policy(settings, location);
     let accounts_namespace = accounts_namespace(settings, location);
@@ -94,6 +96,8 @@ pub(super) fn hub_settings(
             connection_cap: connections.agents,
             limits: settings.grpc.limits.clone(),
             rest_port: Some(rest_port),
+            tls: tls.map(HubTls::server),
+            subjects: settings.agent_subjects.clone(),
             pings: settings.grpc.keepalive,
             ..ListenerSettings::default()
         },

@@ -13,7 +13,9 @@ use tracing::info;
 use super::OperatorError;
 use super::cache_sweeps::CacheSweeps;
 use super::caching_adapter::CachingAdapter;
+use super::certificate_metrics::CertificateMetrics;
 use super::gateway::GatewayPort;
+use super::hub_tls::HubTls;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::part_settings::{
@@ -23,6 +25,7 @@ use super::part_settings::{
 };
 use super::readiness::{IsolationWatcher, OperatorReadiness};
 use super::replicas::{self, ReplicaLeases};
+use super::rest_tls::RestTls;
 use super::run_arguments::RunArguments;
 use super::security_warnings;
 use super::settings::{OperatorSettings, PassThrough};
@@ -83,6 +86,8 @@ struct Assembly<'a> {
     ticks: Arc<LeaderClock>,
     wakes: Arc<WorkQueue<String>>,
     callers: Arc<CallerCounts>,
+    hub_tls: Option<HubTls>,
+    rest_tls: Option<RestTls>,
 }
 
 /// The credentials of accounts, and the Secrets that changed.
@@ -110,12 +115,16 @@ pub(super) async fn run(
     }
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(OperatorError::Signals)?;
+    let (hub_tls, rest_tls) = (HubTls::read(settings).await?, RestTls::read(settings).await?);
     let location = RunLocation::find(arguments, settings).await?;
     let (tasks, http) = (TaskTracker::new(), HttpMetrics::default());
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
     let server = &settings.server;
-    let ports = StartupPorts::open(server, connections.rest, &starting, &http, &background, &stop).await?;
+    let tls = rest_tls.as_ref().map(RestTls::server);
+    let ports =
+        StartupPorts::open(server, (connections.rest, tls), &starting, &http, &background, &stop).await?;
+    rest_tls.iter().for_each(|tls| tls.start(&background));
     let leases = ReplicaLeases::new(settings, &location);
     // Also where startup ends early.
     let releasing = leases.releasing.clone().drop_guard();
@@ -154,6 +163,8 @@ pub(super) async fn run(
         ticks: Arc::new(LeaderClock::default()),
         wakes: Arc::new(WorkQueue::default()),
         callers: Arc::default(),
+        hub_tls,
+        rest_tls,
         location,
     };
     let credentials = assembly.watch_accounts_and_secrets();
@@ -252,7 +263,9 @@ impl Assembly<'_> {
         self.watch_agents();
         let ports_of_hub = self.hub_ports(&kube, registered, &credentials, &leases);
         let rest_address = ports.rest_address;
-        let hub = Hub::new(hub_settings(settings, location, rest_address.port(), connections), ports_of_hub);
+        let tls = self.hub_tls.as_ref();
+        let of_hub = hub_settings(settings, location, rest_address.port(), connections, tls);
+        let hub = Hub::new(of_hub, ports_of_hub);
         if leases.leases.is_some() {
             // Agents of an earlier process of this replica count as absent until they reconnect. A leader reads them
             // anyway.
@@ -260,6 +273,9 @@ impl Assembly<'_> {
         }
         leases.replicas.count_own(hub.backlog());
         let bound = hub.bind().await?;
+        if let Some(tls) = tls {
+            tls.start(&settings.cluster.service_name_prefix, location, &self.background);
+        }
         info!(
             version = env!("CARGO_PKG_VERSION"),
             replica = location.replica_id.as_str(),
@@ -600,6 +616,9 @@ impl Assembly<'_> {
         leadership.register(&mut metrics.registry);
         http.register(metrics.registry.sub_registry_with_prefix("kubesvc"));
         security_warnings::register(&doors, &mut metrics.registry);
+        let of_hub = self.hub_tls.iter().map(HubTls::expiry);
+        let certificates = of_hub.chain(self.rest_tls.iter().map(RestTls::expiry)).collect();
+        metrics.registry.register_collector(Box::new(CertificateMetrics(certificates)));
         self.background.registry().register(&mut metrics.registry);
         kube_access::register(&mut metrics.registry);
         Arc::new(move || metrics.encode())

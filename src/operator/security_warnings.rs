@@ -6,6 +6,7 @@ use prometheus_client::registry::Registry;
 use tracing::warn;
 
 use super::settings::{Approval, OperationsAuth, OperatorSettings};
+use kubesvc_runtime::tls::clients::ClientAuth;
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
@@ -27,13 +28,17 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
     [
         door(
             "hub-plaintext",
-            true,
-            "agents receive credentials in plaintext on kubesvc.grpc.server.port; put a proxy with TLS in front of it",
+            settings.grpc.tls.is_none(),
+            "agents receive credentials in plaintext on kubesvc.grpc.server.port; set kubesvc.grpc.server.security, or put a \
+             proxy with TLS in front of it",
         ),
         door(
             "hub-open",
             true,
-            if settings.agents.approval == Approval::Manual {
+            if settings.grpc.tls.as_ref().is_some_and(|tls| tls.client_auth == ClientAuth::Required) {
+                "everyone with a certificate that kubesvc.grpc.server.security.trustCertCollection accepts can pose as an agent \
+                 of any zone; let it have only authorities of agents"
+            } else if settings.agents.approval == Approval::Manual {
                 "everyone who can reach kubesvc.grpc.server.port can pose as an approved agent whose id and zone are known; \
                  let only agents reach it"
             } else {
@@ -54,8 +59,8 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         ),
         door(
             "rest-plaintext",
-            true,
-            "REST receives credentials in plaintext on server.port; put a proxy with TLS in front of it",
+            settings.server.tls.is_none(),
+            "REST receives credentials in plaintext on server.port; set server.ssl, or put a proxy with TLS in front of it",
         ),
         door(
             "rest-open",
@@ -128,6 +133,8 @@ mod tests {
         let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
                       accounts: {agentSources: [.], operatorFiles: [team]}}";
         assert_eq!(open(closed, true), ALWAYS_EXPOSED);
+        let tls = "kubesvc.grpc.server.security: {enabled: true, ownCertificate: true}";
+        assert!(!open(tls, true).contains(&"hub-plaintext"));
         assert!(open("kubesvc.operations.auth: none", true).contains(&"operations"));
         let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
         assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");

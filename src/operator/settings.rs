@@ -1,15 +1,18 @@
 //! The settings of `kubesvc-operator`: its structs, each field with its key, type, default and meaning.
 
+mod agent_subjects;
 mod cache;
 mod clouddriver;
 mod credentials_sources;
 mod custom_resources;
+mod hub_tls;
+mod rest_tls;
 #[cfg(test)]
 mod tests;
 mod unread;
 
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -19,7 +22,9 @@ use crate::leases::Times;
 pub use cache::CacheSettings;
 pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PassThrough, PushSettings};
 pub use credentials_sources::CredentialsSourcesSettings;
+pub use hub_tls::{CertificateFiles, HubTlsSettings};
 use kubesvc_core::cron::CronSchedule;
+use kubesvc_core::identity::SubjectFilters;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
     LimitsAt, Loaded, LoggingSettings, NAMESPACE, NAMESPACES, NAMESPACES_OR_ALL, NAMESPACES_OWN_OR_ALL,
@@ -28,6 +33,7 @@ use kubesvc_runtime::config::{
 };
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::settings;
+pub use rest_tls::RestTlsSettings;
 
 const DAY: i64 = 86_400;
 const YEAR: i64 = 365 * DAY;
@@ -76,6 +82,8 @@ settings! {
         watch_namespaces: Vec<String> = key("kubesvc.watchNamespaces", SettingType::List(NAMESPACES_OR_ALL), "");
         /// Where secret engines read.
         secrets: SecretsSettings = group("kubesvc.secrets");
+        /// Which subjects of certificates agents have; `None`: they are not looked at.
+        agent_subjects: Option<Arc<SubjectFilters>> = group(agent_subjects::GROUP).read_as(agent_subjects::checked);
         /// time for an operation in a cluster, unless its caller says another; a delete may wait on top of it
         operation_wait: Duration = key("kubesvc.cache.operationWaitMs", millis(1, DAY_MS), "30000");
         /// time for an operation that only reads, unless its caller says another
@@ -138,6 +146,8 @@ settings! {
         hosts: Vec<String> = key("hosts", SettingType::List(HOSTS), "");
         /// origins whose web pages may call REST
         allowed_origins: Vec<String> = key("cors.allowedOrigins", SettingType::List(ORIGINS), "");
+        /// TLS; `None`: plain text.
+        tls: Option<RestTlsSettings> = group("ssl").read_as(rest_tls::checked);
     }
 
     /// The hub that agents dial.
@@ -155,6 +165,8 @@ settings! {
         limits: AddressLimits = LimitsAt("limits", "0", "connections of agents from one address (IPv6: /64); 0: no bound");
         /// HTTP/2 pings to agents; `None`: not sent.
         keepalive: Option<Pings> = group("security").read_as(keepalive);
+        /// TLS; `None`: plain text.
+        tls: Option<HubTlsSettings> = group("security").read_as(hub_tls::checked);
     }
 
     /// HTTP/2 pings.
@@ -387,7 +399,7 @@ impl Settings for OperatorSettings {
                 ours: &["kubesvc"],
                 shared: &["server", "logging"],
                 guarded: &[
-                    "kubesvc.grpc.server.security",
+                    hub_tls::GROUP,
                     "kubesvc.grpc.auth",
                     "kubesvc.rest",
                     "kubesvc.gateway",
@@ -395,8 +407,9 @@ impl Settings for OperatorSettings {
                     "kubesvc.audit",
                     "kubesvc.agents",
                     "kubesvc.accounts",
-                    "server.ssl",
+                    rest_tls::GROUP,
                 ],
+                turned_off_by: &[],
             };
             Spec::new::<OperatorSettings>(file, unread::KEYS)
         });
@@ -405,6 +418,9 @@ impl Settings for OperatorSettings {
 
     fn notes(values: &Values) -> Result<Vec<String>, ConfigError> {
         let mut notes = cache::notes(values)?;
+        notes.extend(hub_tls::notes(values)?);
+        notes.extend(rest_tls::notes(values)?);
+        notes.extend(agent_subjects::notes(values)?);
         if values.text(CLUSTER_MODE) == Some("database") {
             notes.push(format!(
                 "`{CLUSTER_MODE}: database` is treated as kubernetes: replicas find one another through the API server"

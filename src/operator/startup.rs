@@ -18,6 +18,7 @@ use crate::rest::{self, RestState, StartupState};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 use kubesvc_runtime::listen::http::HttpServer;
 use kubesvc_runtime::listen::port::HttpMetrics;
+use kubesvc_runtime::tls::server::ServerTls;
 use kubesvc_store::account_projection::Projection;
 use kubesvc_store::{CacheStore, OpenOptions, Store, StoreError};
 
@@ -39,10 +40,11 @@ pub(super) struct StartupPorts {
 }
 
 impl StartupPorts {
-    /// Listens on the ports, and answers from then on. `rest_connections` is the maximum number of REST connections.
+    /// Listens on the ports, and answers from then on. Those of REST have a maximum
+    /// number of connections, and TLS if it is given.
     pub(super) async fn open(
         settings: &ServerSettings,
-        rest_connections: usize,
+        (rest_connections, tls): (usize, Option<Arc<ServerTls>>),
         starting: &StartupState,
         http: &HttpMetrics,
         background: &BackgroundTasks,
@@ -58,11 +60,16 @@ impl StartupPorts {
         let started = stop.child_token();
         let served = CancellationToken::new();
         let serving = Arc::new(served.clone().drop_guard());
-        let serve = |task, description, listener, [at_start, server]: [HttpServer; 2]| {
+        let serve = |task,
+                     description,
+                     listener,
+                     tls: Option<Arc<ServerTls>>,
+                     [at_start, server]: [HttpServer; 2]| {
             let (listener, first) = rest::second_listener(listener).map_err(OperatorError::Listener)?;
-            let at_start = at_start.serve(first, None, rest::starting(starting.clone()), started.clone());
+            let at_start =
+                at_start.serve(first, tls.clone(), rest::starting(starting.clone()), started.clone());
             let (sender, routes) = oneshot::channel();
-            let server = serve_with(routes, server, listener, stop.clone());
+            let server = serve_with(routes, (server, tls), listener, stop.clone());
             let serving = Arc::clone(&serving);
             background.spawn(task, description, async move {
                 tokio::join!(at_start, server);
@@ -75,10 +82,11 @@ impl StartupPorts {
             HttpServer::new("rest", limits, http.clone())
         };
         let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());
-        let rest = serve("REST", "Serves the API, health and metrics", rest, [rest_server(), rest_server()])?;
+        let rest =
+            serve("REST", "Serves the API, health and metrics", rest, tls, [rest_server(), rest_server()])?;
         let health = health.map(|listener| {
             let servers = [health_server(), health_server()];
-            serve("health", "Answers probes on a port of their own", listener, servers)
+            serve("health", "Answers probes on a port of their own", listener, None, servers)
         });
         let (health, started) = (health.transpose()?, started.drop_guard());
         Ok(Self { rest_address, rest, health, started, served, serving })
@@ -108,12 +116,12 @@ impl StartupPorts {
 /// Serves until `stop`, as soon as there are routes.
 async fn serve_with(
     routes: oneshot::Receiver<Router>,
-    server: HttpServer,
+    (server, tls): (HttpServer, Option<Arc<ServerTls>>),
     listener: TcpListener,
     stop: CancellationToken,
 ) {
     match routes.await {
-        Ok(routes) => server.serve(listener, None, routes, stop).await,
+        Ok(routes) => server.serve(listener, tls, routes, stop).await,
         // Startup has failed, which ends the process.
         Err(_) => stop.cancelled().await,
     }

@@ -12,6 +12,7 @@ use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpe
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::errors::chain;
 use kubesvc_runtime::tls::identity::TlsFiles;
+use kubesvc_runtime::tls::server::ServerTls;
 
 /// Interval between two looks at files of certificates, in seconds.
 const INTERVAL_SECONDS: u64 = 60;
@@ -47,5 +48,29 @@ async fn refresh(tls: Arc<RenewedTls>) -> AttemptOutcome {
         }
         Ok(false) => AttemptOutcome::Unchanged,
         Err(error) => AttemptOutcome::failed(chain(&error)),
+    }
+}
+
+/// Reads the files of a port's TLS again from now on.
+pub(super) fn follow(
+    task: &'static str,
+    server: Arc<ServerTls>,
+    interval: Duration,
+    background: &BackgroundTasks,
+) {
+    let spec = TaskSpec::<()>::new(task, "Reads the files of a port's TLS again").every(interval);
+    // Files that were mended are seen as soon as others, with the jitter of a retry.
+    let spec = spec.retry_delays(interval / 2, interval / 2);
+    background.start(spec, move |_| refresh_port(task, Arc::clone(&server)));
+}
+
+async fn refresh_port(task: &'static str, server: Arc<ServerTls>) -> AttemptOutcome {
+    match server.refresh().await {
+        Ok(true) => {
+            info!("{task}: others are in use from now on");
+            AttemptOutcome::Done
+        }
+        Ok(false) => AttemptOutcome::Unchanged,
+        Err(error) => AttemptOutcome::failed(format!("the files read before stay in use: {}", chain(&error))),
     }
 }

@@ -170,7 +170,7 @@ fn the_list_of_settings_names_each_once() {
     let Reference { now, not } = Reference::of(OperatorSettings::spec());
     let (now, not) = (now.join("\n"), not.join("\n"));
     assert!(now.contains("| `server.port` | 0…65535 (a port; 0 lets the system choose) | `7002` | `SERVER_PORT` | port of the REST server |"), "{now}");
-    assert!(not.contains("anything (never shown) |  | as above | password of that key |"), "{not}");
+    assert!(not.contains("anything (never shown) |  | as above | password of that store |"), "{not}");
 }
 
 #[test]
@@ -281,7 +281,9 @@ fn setting_keys(text: &str) -> BTreeSet<String> {
             (rest, column) = (item, column + 2);
         }
         let Some((key, _)) = rest.split_once(':') else { continue };
-        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') {
+        let is_key = key.starts_with(|first: char| first.is_ascii_alphabetic())
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !is_key {
             continue;
         }
         path.retain(|(outer, _)| *outer < column);

@@ -202,6 +202,19 @@ fn settings_and_migration_of_the_page_are_accepted() {
 }
 
 #[test]
+fn settings_of_the_page_of_security_are_accepted() {
+    let page = in_repository("docs/security.md");
+    let values = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let values: Value = serde_saphyr::from_str(values.expect("a block")).expect("values of the chart");
+    let folder = must(Folder::new("drift"));
+    let file = must(folder.write("kubesvc.yml", &values["settings"].to_string()));
+    let (code, printed, errors) = run(OPERATOR, &["--config", &file.display().to_string(), "--print-config"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let mounted = values["extraVolumeMounts"][0]["mountPath"].as_str().expect("a folder");
+    assert!(printed.contains(&format!("certificateChain: \"{mounted}/tls.crt\"")), "{printed}");
+}
+
+#[test]
 fn closed_output_pipe_is_no_error() {
     let folder = must(Folder::new("drift"));
     let dir = folder.path().display().to_string();
@@ -237,7 +250,7 @@ fn unsupported_security_setting_is_named_with_exit_code_2() {
     }
     for (text, named) in [
         ("clouddriver.auth.token: CANARY", "clouddriver.auth.token"),
-        ("clouddriver.tls.clientCertFile: /tls.crt", "clouddriver.tls.clientCertFile"),
+        ("clouddriver.tls.clientKeyFile: /tls.key", "clouddriver.tls.clientKeyFile"),
         ("server.ssl.enabled: true", "server.ssl.enabled"),
         ("secrets.vault.token: CANARY", "secrets.vault.token"),
     ] {
@@ -246,6 +259,25 @@ fn unsupported_security_setting_is_named_with_exit_code_2() {
         assert_eq!(code, Some(2), "{text}: {errors}");
         assert!(errors.contains(named) && errors.contains("armory-agent.yml:1"), "{text}: {errors}");
         assert!(!errors.contains("CANARY"), "{errors}");
+    }
+}
+
+#[test]
+fn file_of_tls_that_cannot_be_used_is_named_with_exit_code_2() {
+    let folder = must(Folder::new("drift"));
+    let empty = must(folder.write("empty.pem", "")).display().to_string();
+    for (text, parts) in [
+        ("clouddriver.tls.cacertFile: /absent.pem", ["`clouddriver.tls.cacertFile`", "/absent.pem"]),
+        (&format!("clouddriver.tls.clientCertFile: {empty}"), ["`clouddriver.tls.clientCertFile`", &empty]),
+        (
+            &format!("server.ssl: {{enabled: true, certFile: {empty}, keyFile: /absent.key}}"),
+            ["`server.ssl.keyFile`", "/absent.key"],
+        ),
+    ] {
+        must(folder.write("armory-agent.yml", &format!("zoneId: east\n{text}")));
+        let (code, _, errors) = run(AGENT, &["--config-dir", &folder.path().display().to_string()]);
+        assert_eq!(code, Some(2), "{text}: {errors}");
+        assert!(parts.iter().all(|part| errors.contains(part)), "{text}: {errors}");
     }
 }
 

@@ -42,7 +42,7 @@ async fn hold(fault: Duration) {
 }
 
 /// Resident memory of a process, in KiB.
-fn resident_kib(process: u32) -> u64 {
+pub(crate) fn resident_kib(process: u32) -> u64 {
     let status = format!("/proc/{process}/status");
     let status = must(std::fs::read_to_string(&status).map_err(|error| format!("{status}: {error}")));
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();

@@ -49,7 +49,7 @@ use serde_json::Value;
 
 pub(crate) use self::{
     account::condition,
-    agent::Agent,
+    agent::{Agent, AgentBuilder},
     cases::{case, panic_message, run_cases},
     cluster::Cluster,
     database::{CachedObject, Connection, Database, ForeignTableRow, connect},

@@ -73,6 +73,14 @@
 {{- fail (printf "settings.%s is %v, and the pod's ports and probes have %d: leave it out." $key (get $flat $key) $port) -}}
 {{- end -}}
 {{- end -}}
+{{- range $key, $variable := dict "clouddriver.tls.clientkeyfilepassword" "CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD" "clouddriver.tls.clientkeypassword" "CLOUDDRIVER_TLS_CLIENTKEYPASSWORD" "server.ssl.keypassword" "SERVER_SSL_KEYPASSWORD" "server.ssl.keyfilepassword" "SERVER_SSL_KEYFILEPASSWORD" -}}
+{{- if get $flat $key -}}
+{{- fail (printf "settings.%s would stand in a ConfigMap: store the password in a Secret, and give it to the agent as %s in extraEnv, with valueFrom.secretKeyRef." $key $variable) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "kubesvc-agent.healthTls" .) (eq (lower (toString (get $flat "server.ssl.clientauth"))) "need") -}}
+{{- fail "settings.server.ssl.clientauth is need, and the kubelet shows no certificate when it probes the pod: set want." -}}
+{{- end -}}
 {{- range $label := list "app.kubernetes.io/name" "app.kubernetes.io/instance" -}}
 {{- if hasKey $.Values.podLabels $label -}}
 {{- fail (printf "podLabels has %s, by which the hub's network policy and the StatefulSet select the pods: leave it out." $label) -}}

@@ -82,6 +82,13 @@ matches them. */}}
 {{- toJson $flat -}}
 {{- end -}}
 
+{{/* Whether health is served over TLS. The test of the release then leaves it out, since it trusts no authority of it. */}}
+{{- define "kubesvc-agent.healthTls" -}}
+{{- if eq (toString (get (include "kubesvc-agent.flat" . | fromJson) "server.ssl.enabled")) "true" -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{/* armory-agent.yml without accounts, as JSON: a change of it restarts the agent. */}}
 {{- define "kubesvc-agent.restarting" -}}
 {{- $flat := include "kubesvc-agent.flat" . | fromJson -}}

@@ -23,6 +23,9 @@
 {{- if hasKey $flat "kubesvc.database.url" -}}
 {{- fail "settings.kubesvc.database.url would stand in a ConfigMap, and may contain a password: store the URL in a Secret, and name it in database.existingSecret." -}}
 {{- end -}}
+{{- if get $flat "kubesvc.grpc.server.security.privatekeypassword" -}}
+{{- fail "settings.kubesvc.grpc.server.security.privateKeyPassword would stand in a ConfigMap: store it in a Secret, and give it in extraEnv as KUBESVC_GRPC_SERVER_SECURITY_PRIVATEKEYPASSWORD." -}}
+{{- end -}}
 {{- if hasKey $flat "kubesvc.watchnamespaces" -}}
 {{- fail "settings.kubesvc.watchNamespaces comes without the rights: set watchNamespaces, which binds the role in each namespace too." -}}
 {{- end -}}
@@ -81,6 +84,9 @@
 {{- end -}}
 {{- end -}}
 {{- if eq .type "Gateway" -}}
+{{- if eq (include "kubesvc.hubProtocol" $) "https" -}}
+{{- fail "settings.kubesvc.grpc.server.security.enabled is true, and a Gateway, which ends the agents' TLS, speaks plain text to the pods: leave it out, or set expose.type to LoadBalancer (docs/expose.md)." -}}
+{{- end -}}
 {{- if not .gateway.hostnames -}}
 {{- fail "expose.gateway.hostnames is empty: list the name under which agents dial, such as kubesvc.example.com." -}}
 {{- end -}}

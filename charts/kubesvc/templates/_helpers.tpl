@@ -55,6 +55,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if .Values.database.existingSecret -}}true{{- end -}}
 {{- end -}}
 
+{{/* How the hub's port is spoken to: over TLS, or as HTTP/2 in plain text. */}}
+{{- define "kubesvc.hubProtocol" -}}
+{{- $flat := include "kubesvc.flat" . | fromJson -}}
+{{- ternary "https" "kubernetes.io/h2c" (eq (toString (get $flat "kubesvc.grpc.server.security.enabled")) "true") -}}
+{{- end -}}
+
 {{/* The name of the claim with SQLite's file; empty: none. */}}
 {{- define "kubesvc.claim" -}}
 {{- if .Values.persistence.enabled -}}

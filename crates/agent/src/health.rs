@@ -236,16 +236,21 @@ impl WatchesReport {
     }
 }
 
-/// The HTTP routes. `watches` are what is read of clusters.
-pub(super) fn routes(
+/// The HTTP routes that name accounts. `watches` are what is read of clusters.
+pub(super) fn account_routes(
     status: Arc<AgentStatus>,
     watches: (WatchRegistry, Arc<SharedStream>),
-    tasks: TaskRegistry,
 ) -> Router {
     Router::new()
         .route("/watches", get(async move || Json(WatchesReport::of(&watches))))
-        .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
         .route("/accounts", get(async |State(status): State<Arc<AgentStatus>>| Json(status.accounts())))
+        .with_state(status)
+}
+
+/// The HTTP routes for everyone.
+pub(super) fn routes(status: Arc<AgentStatus>, tasks: TaskRegistry) -> Router {
+    Router::new()
+        .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
         .route("/health/tasks", get(async move || Json(tasks.report())))
         .route("/health/liveness", get(async || Json(AgentReadiness { status: "UP", missing: Vec::new() })))
         .route(

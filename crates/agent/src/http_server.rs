@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -20,14 +24,16 @@ use crate::{AgentError, AgentOptions};
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
-use kubesvc_runtime::listen::http::{HttpLimits, HttpServer};
+use kubesvc_runtime::listen::http::{ClientCertificates, HttpLimits, HttpServer, LoopbackCaller};
 use kubesvc_runtime::listen::listen;
 use kubesvc_runtime::listen::port::{HttpMetrics, PortLimits};
+use kubesvc_runtime::tls::server::ServerTls;
 
 /// A bound port that is not served yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
     router: Router,
     server: HttpServer,
 }
@@ -39,11 +45,12 @@ impl Server {
         name: &'static str,
         host: &str,
         port: u16,
+        tls: Option<Arc<ServerTls>>,
         router: Router,
         metrics: HttpMetrics,
     ) -> io::Result<Self> {
         let listener = listen(host, port).await?;
-        Ok(Self { listener, router, server: HttpServer::new(name, limits(), metrics) })
+        Ok(Self { listener, tls, router, server: HttpServer::new(name, limits(), metrics) })
     }
 
     #[cfg(test)]
@@ -53,22 +60,35 @@ impl Server {
 
     /// Serves until `stop` is cancelled.
     pub async fn serve(self, stop: CancellationToken) {
-        self.server.serve(self.listener, None, self.router, stop).await;
+        self.server.serve(self.listener, self.tls, self.router, stop).await;
     }
 }
 
 pub(super) async fn bind_health(
     options: &AgentOptions,
+    tls: Option<Arc<ServerTls>>,
     metrics: &AgentMetrics,
     status: Arc<AgentStatus>,
     watches: (WatchRegistry, Arc<SharedStream>),
     (requests, tasks): (&Arc<RequestService>, &TaskRegistry),
 ) -> Result<Server, AgentError> {
-    let HealthServerSettings { ref host, port } = options.settings.server;
+    let HealthServerSettings { ref host, port, .. } = options.settings.server;
     let failed = |source| AgentError::HealthPort { address: shown(host, port), source };
     let closed = metrics.http.clone();
-    let routes = health::routes(status, watches, tasks.clone()).merge(requests.routes());
-    Server::bind("health", host, port, routes, closed).await.map_err(failed)
+    let about_accounts = health::account_routes(Arc::clone(&status), watches).merge(requests.routes());
+    let routes = health::routes(status, tasks.clone()).merge(about_accounts.layer(from_fn(known_callers)));
+    Server::bind("health", host, port, tls, routes, closed).await.map_err(failed)
+}
+
+/// Lets callers pass that are on the same machine, or have shown a certificate that the port accepts.
+async fn known_callers(request: Request, next: Next) -> Response {
+    let shown = request.extensions();
+    if shown.get::<LoopbackCaller>().is_some() || shown.get::<ClientCertificates>().is_some() {
+        return next.run(request).await;
+    }
+    let problem = "what names accounts is shown to callers on the same machine (kubectl port-forward), and to those with a \
+                   client certificate (server.ssl.clientAuth)\n";
+    (StatusCode::FORBIDDEN, problem).into_response()
 }
 
 /// Binds the port of the metrics, if they are served.
@@ -90,7 +110,7 @@ pub(super) async fn bind_metrics(
         (accounts, cached_objects())
     };
     let routes = metrics.routes(&options.own, counts, tasks);
-    Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
+    Server::bind("metrics", host, port, None, routes, metrics.http.clone()).await.map(Some).map_err(failed)
 }
 
 /// Limits for probes, a scraper and a few people: silent connections make room for them.
@@ -108,4 +128,33 @@ fn limits() -> HttpLimits {
 fn shown(host: &str, port: u16) -> String {
     let host = if host.is_empty() { "*" } else { host };
     format!("{host}:{port}")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_names_accounts_is_shown_on_the_machine_and_to_clients_with_a_certificate() {
+        let router = Router::new().route("/accounts", get(async || "shown")).layer(from_fn(known_callers));
+        let status = async |change: &dyn Fn(&mut Request)| {
+            let mut request = Request::get("/accounts").body(Body::empty()).expect("a request");
+            change(&mut request);
+            router.clone().oneshot(request).await.expect("an answer").status()
+        };
+        assert_eq!(status(&|_| {}).await, StatusCode::FORBIDDEN);
+        let local = |request: &mut Request| {
+            request.extensions_mut().insert(LoopbackCaller);
+        };
+        assert_eq!(status(&local).await, StatusCode::OK);
+        let certificates = |request: &mut Request| {
+            let shown = ClientCertificates(vec![vec![0].into()].into());
+            request.extensions_mut().insert(shown);
+        };
+        assert_eq!(status(&certificates).await, StatusCode::OK);
+    }
 }

@@ -12,6 +12,7 @@
 //! | `watch` | how the objects of a scope are listed and watched (pure) |
 //! | `requests` | HTTP requests of the hub to the accounts' API servers |
 //! | `scrub` | the bytes of a list or watch become events (pure) |
+//! | `tls` | the files of TLS to the hub and of the health server, which may change |
 //! | `static_accounts` | the accounts of the agent's own file, and whether the file is valid |
 //! | `watch_registry` | which scopes are read at present, for people and metrics |
 //! | `watched_files` | files that take effect when they change |
@@ -47,6 +48,7 @@ mod requests;
 mod scrub;
 pub mod settings;
 mod static_accounts;
+mod tls;
 mod watch;
 mod watch_registry;
 mod watched_files;
@@ -76,6 +78,7 @@ use requests::driver::RequestsDriver;
 use scrub::CompressorError;
 use settings::AgentSettings;
 use static_accounts::StaticAccountFile;
+use tls::{AgentTls, TlsSettingError};
 use watch_registry::WatchRegistry;
 use watched_files::{AccountFiles, ReadFile};
 
@@ -107,6 +110,8 @@ struct AgentOptions {
     pub activation_concurrency: usize,
     /// Interval between checks of the accounts' files.
     pub file_pace: Duration,
+    /// Interval between checks of the files of TLS.
+    pub tls_pace: Duration,
 }
 
 /// Reason why an agent could not start, or ended before it was told to.
@@ -120,6 +125,8 @@ enum AgentError {
     MetricsPort { address: String, source: std::io::Error },
     #[error("{hub:?} is no address of a hub; use HOST:PORT")]
     HubAddress { hub: String },
+    #[error(transparent)]
+    Tls(#[from] TlsSettingError),
     #[error("a task that must go on has ended: {0}")]
     Ended(String),
     #[error(transparent)]
@@ -134,6 +141,7 @@ struct Agent {
     health: Server,
     metrics: Option<Server>,
     link: Link,
+    tls: (AgentTls, Duration),
     files: FileWatch,
     caching: (StreamDriver, CachingSupervisor),
     requests: (RequestsDriver, Arc<RequestService>),
@@ -148,6 +156,7 @@ impl Agent {
     pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
         check_id("the agent id", options.agent_id.as_str(), 191)?;
         check_id("the zone id", &options.zone_id, 255)?;
+        let tls = AgentTls::read(&options.settings).await?;
         let table = Arc::new(Mutex::new(AccountTable::default()));
         let counted = AgentMetrics::default();
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
@@ -190,9 +199,10 @@ impl Agent {
         let (request_settings, counts) = (settings.requests.clone(), counted.account_requests.clone());
         let requests = RequestService::new(Arc::clone(&table), activators.clone(), request_settings, counts);
         let registry = background.registry();
+        let port_tls = tls.server.as_ref().map(|server| Arc::clone(&server.port));
+        let parts = (&requests, registry);
         let health =
-            http_server::bind_health(&options, &counted, status.clone(), watched, (&requests, registry))
-                .await?;
+            http_server::bind_health(&options, port_tls, &counted, status.clone(), watched, parts).await?;
         let metrics =
             http_server::bind_metrics(&options, &counted, table.clone(), counts_of_objects, registry).await?;
         let (requests_connection, sessions) = watch_channel::channel(None);
@@ -211,10 +221,12 @@ impl Agent {
             credential_judged,
             readers,
         };
-        let link = Link::new(options, parts, status)?;
+        let watched_tls = (tls.clone(), options.tls_pace);
+        let link = Link::new(options, tls.hub, parts, status)?;
         let caching = (driver, caching_supervisor);
         let requests = (requests_driver, requests);
-        Ok(Self { health, metrics, link, files, caching, requests, background, tasks, ends })
+        let tls = watched_tls;
+        Ok(Self { health, metrics, link, tls, files, caching, requests, background, tasks, ends })
     }
 
     /// Tasks that run beside the link, until it ends.
@@ -225,12 +237,13 @@ impl Agent {
     /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
     /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let Self { health, metrics, link, files, caching, requests, background, tasks, ends } = self;
+        let Self { health, metrics, link, tls, files, caching, requests, background, tasks, ends } = self;
         background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
         if let Some(metrics) = metrics {
             background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
         }
         files.start(&background);
+        tls.0.watch(tls.1, &background);
         let (driver, accounts) = caching;
         let driving = until(ends.clone(), driver.run());
         background.spawn("stream of cached objects", "Sends what is read of clusters to the hub", driving);

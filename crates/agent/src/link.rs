@@ -1,34 +1,39 @@
 //! The one stream to the hub, which the agent dials for as long as it runs.
 //!
 //! After a lost stream, a silent hub or a refusal, the agent dials again, with increasing and randomized
-//! delays. Accounts that are held stay held meanwhile.
+//! delays. Accounts that are held stay held meanwhile. Another client certificate is shown on a second connection, whose
+//! session takes over from the running one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Endpoint;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
 use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
 use crate::settings::BackoffSettings;
+use crate::tls::HubTls;
 use crate::{AgentError, AgentOptions};
 use kubesvc_core::requests;
-use kubesvc_core::wire::ops::{Hello, Refused};
+use kubesvc_core::wire::ops::Refused;
 use kubesvc_core::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 use kubesvc_runtime::telemetry::errors::chain;
 
 mod dial;
 mod probes;
+mod renewal;
 mod session;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-use dial::{AcceptedStream, CACHING_CAPABILITIES};
+use dial::{AcceptedStream, CACHING_CAPABILITIES, Introduction};
+use renewal::Renewal;
 use session::LinkSession;
+use transport::HubDialer;
 
 /// Minimum lifetime of a stream that resets the delay before the next dial.
 const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
@@ -38,19 +43,11 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 /// The link to the hub, and the accounts received over it.
 #[derive(Debug)]
 pub struct Link {
-    options: AgentOptions,
-    endpoint: Endpoint,
+    introduction: Introduction,
+    dialer: Arc<HubDialer>,
     accounts: CommandExecutor,
     status: Arc<AgentStatus>,
-    /// Identifies this process; the hub uses it to tell a reconnecting agent from a second one.
-    boot_id: String,
-    connect_seq: u64,
-    /// Maximum message size that the hub accepts, in bytes, as far as it is known.
-    max_message_bytes: usize,
     pace: DialBackoff,
-    /// The uid of kube-system in the cluster that the agent runs in, once read. It does not change while the
-    /// agent runs.
-    own_cluster: Option<String>,
 }
 
 /// What the link is told when the agent stops.
@@ -69,42 +66,41 @@ enum LinkEnd {
     Refused(Refused),
     /// The hub asked the agent to dial again at this time.
     Drained(Instant),
+    /// The hub has accepted another stream of this process in its place.
+    TakenOver(Box<AcceptedStream>),
     /// Any other reason.
     Broken(String),
 }
 
 impl Link {
-    /// Creates a link that has not dialled yet.
+    /// Creates a link that has not dialled yet. `tls` is TLS to the hub, if it is dialled with TLS.
     pub fn new(
         options: AgentOptions,
+        tls: Option<Arc<HubTls>>,
         parts: SharedParts,
         status: Arc<AgentStatus>,
     ) -> Result<Self, AgentError> {
         Ok(Self {
-            endpoint: dial::endpoint(&options)?,
+            dialer: Arc::new(HubDialer::new(&options, tls)?),
             accounts: CommandExecutor::new(parts),
             status,
-            boot_id: Ulid::generate().to_string(),
-            connect_seq: 0,
-            max_message_bytes: MAX_MESSAGE_BYTES,
-            own_cluster: None,
             pace: DialBackoff::new(&options.settings.hub.backoff, options.settings.reconnect),
-            options,
+            introduction: Introduction::new(options, Ulid::generate().to_string()),
         })
     }
 
     /// Dials and serves until it is to leave.
     pub async fn run(self, stop: StopSignals) {
-        let AgentOptions { agent_id, zone_id, .. } = &self.options;
+        let AgentOptions { agent_id, zone_id, .. } = &self.introduction.options;
         let span = tracing::info_span!("agent", agentId = %agent_id, zoneId = %zone_id);
         self.run_in_span(stop).instrument(span).await;
     }
 
     async fn run_in_span(mut self, stop: StopSignals) {
         tracing::info!(
-            version = %self.options.version,
-            hub = %self.options.settings.hub.grpc,
-            tls = !self.options.settings.hub.insecure,
+            version = %self.introduction.options.version,
+            hub = %self.hub(),
+            tls = !self.introduction.options.settings.hub.insecure,
             "starting the agent"
         );
         while !stop.leave.is_cancelled() {
@@ -125,10 +121,23 @@ impl Link {
             () = stop.leave.cancelled() => return LinkEnd::Stopped,
             greeted = self.greet() => greeted,
         };
-        let greeted = match greeted {
+        let mut greeted = match greeted {
             Ok(greeted) => greeted,
             Err(ended) => return ended,
         };
+        loop {
+            match self.serve(greeted, stop).await {
+                LinkEnd::TakenOver(next) => {
+                    self.accounts.stream_lost();
+                    greeted = *next;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Runs an accepted stream to its end.
+    async fn serve(&mut self, greeted: AcceptedStream, stop: &StopSignals) -> LinkEnd {
         let accepted = greeted.accepted.clone();
         if accepted.protocol != PROTOCOL_VERSION {
             return LinkEnd::Broken(format!(
@@ -143,7 +152,7 @@ impl Link {
             approved = accepted.approved,
             "connected to the hub"
         );
-        self.max_message_bytes = match usize::try_from(accepted.max_message_bytes) {
+        self.introduction.max_message_bytes = match usize::try_from(accepted.max_message_bytes) {
             Ok(told @ 1..) => told.min(MAX_MESSAGE_BYTES),
             _ => MAX_MESSAGE_BYTES,
         };
@@ -157,41 +166,41 @@ impl Link {
             replica_id: accepted.replica_id.clone(),
             approved: accepted.approved,
         });
-        let (process, max) = ((&self.options.agent_id, self.boot_id.as_str()), self.max_message_bytes);
-        let connection = |capabilities: &[&str]| greeted.connection(capabilities, process, max);
+        let connection = |capabilities: &[&str]| greeted.connection(capabilities, &self.introduction);
         self.accounts.connected(connection(&CACHING_CAPABILITIES), connection(&[requests::CAPABILITY]));
         self.accounts.tell_refusals_to(greeted.hears_refusals());
-        let AcceptedStream { outbound, inbound, .. } = greeted;
+        let AcceptedStream { outbound, inbound, identity, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
-        let idle = self.options.settings.hub.idle_timeout;
-        let session =
-            LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
+        let hub = &self.introduction.options.settings.hub;
+        let (idle, backoff) = (hub.idle_timeout, DialBackoff::new(&hub.backoff, Duration::ZERO));
+        let renewal = Renewal::new(Arc::clone(&self.dialer), identity, backoff);
+        let agent = (&mut self.accounts, &mut self.introduction);
+        let session = LinkSession::new(&accepted, (outbound, inbound), agent, &self.status, renewal, idle);
         let ended = session.run(stop).await;
         self.accounts.connected(None, None);
         self.accounts.metrics().disconnections.inc();
         if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
             self.pace.reset();
         }
-        if !matches!(ended, LinkEnd::Drained(_)) {
+        if !matches!(ended, LinkEnd::Drained(_) | LinkEnd::TakenOver(_)) {
             self.pace.was_accepted();
         }
         ended
     }
 
     async fn greet(&mut self) -> Result<AcceptedStream, LinkEnd> {
-        let dialled = dial::channel(&self.endpoint, &self.options.settings.hub).await;
-        let channel = dialled.map_err(|error| LinkEnd::Broken(chain(&error)))?;
-        if self.own_cluster.is_none() {
-            self.own_cluster = self.accounts.activators().all.own_cluster().await;
+        let dialled = self.dialer.channel().await;
+        let hub = dialled.map_err(|error| LinkEnd::Broken(chain(&error)))?;
+        if self.introduction.own_cluster.is_none() {
+            self.introduction.own_cluster = self.accounts.activators().all.own_cluster().await;
         }
-        self.connect_seq += 1;
-        let held = self.accounts.held().into_iter();
-        let hello = Hello {
-            cluster_uid: self.own_cluster.clone().unwrap_or_default(),
-            ..dial::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held)
-        };
-        dial::greet(channel, hello).await
+        let hello = self.introduction.hello(self.accounts.held());
+        dial::greet(hub, hello).await
+    }
+
+    fn hub(&self) -> &str {
+        &self.introduction.options.settings.hub.grpc
     }
 
     /// Logs why the stream has ended, and returns the time of the next dial.
@@ -213,9 +222,11 @@ impl Link {
                 (format!("the hub refuses the agent: {reason}: {}", dial::shown(&refused.message)), wait)
             }
             LinkEnd::Broken(problem) => (problem, self.pace.next()),
+            // It is served in place of the one that ended.
+            LinkEnd::TakenOver(_) => return Instant::now(),
         };
         tracing::warn!(
-            hub = %self.options.settings.hub.grpc,
+            hub = %self.hub(),
             "{problem}; retrying in {:.1} s",
             wait.as_secs_f64()
         );

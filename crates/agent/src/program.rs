@@ -41,6 +41,8 @@ const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 
 /// Interval between checks of files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval between checks of certificates, keys and authorities for changes.
+const TLS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs an agent of kubesvc: connects to the hub, holds the Kubernetes accounts of its zone and reports on them.
 #[derive(Debug, Parser)]
@@ -89,6 +91,7 @@ impl StartError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_) | Self::Name { .. } | Self::UnknownZone | Self::Logging(_) => USAGE,
+            Self::Agent(AgentError::Tls(_)) => USAGE,
             Self::Runtime(_) | Self::Signals(_) | Self::Agent(_) => FAILURE,
         }
     }
@@ -156,6 +159,7 @@ fn options(
         metrics_address: String::new(),
         place,
         file_pace: FILE_CHECK_INTERVAL,
+        tls_pace: TLS_CHECK_INTERVAL,
         activation_concurrency: MAX_CONCURRENT_ACTIVATIONS,
     })
 }

@@ -5,6 +5,7 @@ mod account_types;
 mod accounts;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod unread;
 
 use std::io::ErrorKind;
@@ -23,6 +24,7 @@ use kubesvc_runtime::config::{
     TEXTS, Unit, UnknownKeys, Values, count, group, key, list, millis, parsed, seconds,
 };
 use kubesvc_runtime::settings;
+pub use tls::{HubTlsSettings, IdentitySettings, ServerSslSettings};
 
 const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
@@ -89,6 +91,8 @@ settings! {
         grpc: String = key("grpc", HOST_PORT, "spin-clouddriver-grpc:9091");
         /// dial the hub without TLS; false where it is not set and clouddriver.tls is
         insecure: bool = key("insecure", FLAG, "true");
+        /// TLS to the hub; the defaults if it is dialled without.
+        tls: HubTlsSettings = group("tls").read_as(tls::of_hub);
         /// Back-off between failed dials.
         backoff: BackoffSettings = group("backoff");
         /// pace of HTTP/2 pings; 0: none
@@ -119,6 +123,8 @@ settings! {
         host: String = key("host", ADDRESS, "localhost");
         /// port of the health server
         port: u16 = key("port", PORT, "8082");
+        /// TLS of the health server; `None`: it has none.
+        ssl: Option<ServerSslSettings> = group("ssl").read_as(tls::of_server);
     }
 
     /// How many accounts begin to be listed and watched at once.
@@ -233,6 +239,7 @@ impl Settings for AgentSettings {
         static SPEC: LazyLock<Spec> = LazyLock::new(|| {
             let file = FileShape {
                 title: "Settings of kubesvc-agent",
+                turned_off_by: &[("clouddriver.insecure", "clouddriver.tls")],
                 guarded: &[
                     "clouddriver.auth",
                     "clouddriver.tls",
@@ -246,6 +253,10 @@ impl Settings for AgentSettings {
             Spec::new::<AgentSettings>(file, unread::KEYS)
         });
         &SPEC
+    }
+
+    fn notes(values: &Values) -> Result<Vec<String>, ConfigError> {
+        Ok(tls::notes(values))
     }
 }
 
@@ -265,6 +276,7 @@ pub fn load(
     }
     let mut loaded = Loaded::<AgentSettings>::read(&files, env, unknown)?;
     accounts::resolve_paths(&mut loaded.settings.accounts, dir)?;
+    tls::resolve_paths(&mut loaded.settings, dir);
     if files.is_empty() {
         let dir = dir.display();
         let warning =

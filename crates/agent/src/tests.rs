@@ -19,7 +19,7 @@ impl AgentOptions {
         settings.hub.backoff.max = Duration::from_millis(100);
         settings.hub.grpc = hub;
         settings.reconnect = Duration::from_millis(20);
-        settings.server = HealthServerSettings { host: "127.0.0.1".to_owned(), port: 0 };
+        settings.server = HealthServerSettings { host: "127.0.0.1".to_owned(), port: 0, ssl: None };
         settings.kubeconfig_folders = Vec::new();
         settings.exec_commands = Vec::new();
         Self {
@@ -32,6 +32,7 @@ impl AgentOptions {
             place: Some(("spinnaker".to_owned(), "pod-1".to_owned())),
             activation_concurrency: 4,
             file_pace: Duration::from_millis(20),
+            tls_pace: Duration::from_millis(20),
         }
     }
 }

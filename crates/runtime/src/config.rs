@@ -29,8 +29,8 @@ use serde::Deserialize;
 
 pub use error::{ConfigError, ConfigProblem, Origin};
 pub use group::{
-    DatabaseUrl, FromSetting, Group, Key, LimitsAt, Reader, Rows, Source, group, key, list, named, names,
-    parsed,
+    DatabaseUrl, FromSetting, Group, Key, LimitsAt, Password, Reader, Rows, Source, group, key, list, named,
+    names, parsed,
 };
 pub use keys::fold;
 pub use kind::*;

@@ -51,6 +51,8 @@ pub const POINTS: &[&str] = points![
     "static-update",
     "gateway-secret",
     "gateway-api-service",
+    "hub-secret",
+    "hub-ca",
     "object-delete",
     "fence",
     "caching-assignment",

@@ -7,12 +7,14 @@
 //! | `identity` | a certificate with its key, and what is required of a server's |
 //! | `clients` | which certificates of clients are accepted |
 //! | `names` | protocols and cipher suites by the names that settings use |
+//! | `handshake_errors` | why a handshake failed, in words |
 //! | `server` | what a port presents and accepts; another set of files takes effect as a whole or not at all |
 //!
 //! There is one provider of cryptography, `ring`. Sessions are not resumed, and nothing is sent before the handshake ends.
 
 pub mod clients;
 mod ec_keys;
+pub mod handshake_errors;
 pub mod identity;
 pub mod names;
 pub mod private_key;

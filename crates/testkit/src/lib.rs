@@ -12,6 +12,7 @@
 //! | `java.rs`, `java/` | servers in Java: built by Maven, started, killed and started again |
 //! | `nginx.rs` | nginx with a server of a sample |
 //! | `audit.rs` | the writes that the API server received |
+//! | `certificates.rs` | authorities, their certificates and revocation lists, and folders of files that change at once |
 //! | `kubeconfig.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a separate namespace for each test |
 //! | `process.rs`, `folder.rs` | child processes and folders that are removed however the test ends |
@@ -24,6 +25,7 @@
 
 pub mod assets;
 pub mod audit;
+pub mod certificates;
 pub mod clouddriver;
 pub mod config_server;
 pub mod controlplane;

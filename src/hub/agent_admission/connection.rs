@@ -7,19 +7,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
+use super::live_clients::{CertificateChain, LiveClient};
 use kubesvc_runtime::listen::connection_limits::AddressSlot;
 use kubesvc_runtime::listen::connection_phase::ConnectionPhase;
+
+/// The bytes of a connection: plain, or within TLS.
+pub(crate) type AgentTransport = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// An HTTP/2 connection for tonic. Frees its permits when dropped. Once the hub closes, it reads as ended and fails
 /// to write.
 pub(crate) struct AgentConnection {
-    stream: TcpStream,
+    stream: AgentTransport,
+    /// What its client showed.
+    client: LiveClient,
     /// Bytes read during detection.
     peeked: Vec<u8>,
     given: usize,
@@ -33,8 +42,9 @@ pub(crate) struct AgentConnection {
 
 impl AgentConnection {
     pub(super) fn new(
-        stream: TcpStream,
+        stream: AgentTransport,
         peeked: Vec<u8>,
+        client: LiveClient,
         peer: SocketAddr,
         phase: Arc<ConnectionPhase>,
         close: CancellationToken,
@@ -42,6 +52,7 @@ impl AgentConnection {
     ) -> Self {
         Self {
             stream,
+            client,
             peeked,
             given: 0,
             peer,
@@ -67,13 +78,23 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// Counts its streams.
     pub(crate) phase: Arc<ConnectionPhase>,
+    /// The certificate that it showed, verified, and those that lead to its authority.
+    pub(crate) certificates: CertificateChain,
+}
+
+impl Peer {
+    /// SHA-256 of its certificate: upper-case pairs joined by colons.
+    pub(crate) fn fingerprint(&self) -> Option<String> {
+        let digest = Sha256::digest(self.certificates.first()?);
+        Some(digest.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":"))
+    }
 }
 
 impl Connected for AgentConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { address: self.peer, phase: Arc::clone(&self.phase) }
+        Peer { address: self.peer, phase: Arc::clone(&self.phase), certificates: self.client.chain() }
     }
 }
 

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use crate::hub::agent_admission::Admission;
 use crate::hub::agent_admission::QueuedAgent;
+use crate::hub::agent_admission::connection::Peer;
 use crate::hub::agent_admission::hello::{self, AcceptedHello, HelloRefusal, millis};
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::disconnects::{self, Disconnect};
@@ -66,9 +67,10 @@ pub(crate) async fn run(
     streams: Arc<AgentStreams>,
     mut inbound: Streaming<ops::AgentFrame>,
     sink: HubFrameSender,
-    peer: Option<SocketAddr>,
+    client: Option<Peer>,
 ) {
     let admission = &*streams.admission;
+    let peer = client.as_ref().map(|client| client.address);
     let greeting = tokio::select! {
         () = admission.context.stopping.cancelled() => Err(admission.draining.refusal()),
         greeting = Box::pin(greet(admission, &mut inbound, &sink)) => match greeting {
@@ -96,7 +98,7 @@ pub(crate) async fn run(
     let agent = AgentIdentity { peer, ..greeting.agent.clone() };
     let session = Arc::new(Session::new(agent, greeting.has_unheard, admission.context.ticks.now()));
     session.claimed(foreign);
-    let lived = Box::pin(live(&streams, &session, greeting, queued, inbound, sink, peer));
+    let lived = Box::pin(live(&streams, &session, greeting, queued, inbound, sink, client));
     // Also after a panic, or the agent id would stay claimed for the life of the process.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
     Box::pin(leave(&streams, &session)).await;
@@ -113,9 +115,10 @@ async fn live(
     queued: QueuedAgent<'_>,
     inbound: Streaming<ops::AgentFrame>,
     sink: HubFrameSender,
-    peer: Option<SocketAddr>,
+    client: Option<Peer>,
 ) {
     let admission = &*streams.admission;
+    let peer = client.as_ref().map(|client| client.address);
     let accepted = tokio::select! {
         () = session.until_closed() => None,
         () = sink.closed() => None,
@@ -131,6 +134,7 @@ async fn live(
                 approved = session.is_approved(),
                 held = greeting.held.len(),
                 peer = peer.map(tracing::field::display),
+                certificate = client.as_ref().and_then(Peer::fingerprint),
                 "agent connected"
             );
             let mut frames = FrameQueue::new(sink);

@@ -1,4 +1,5 @@
-//! The port below gRPC: accepts connections within their bounds, and detects their protocol before tonic gets them.
+//! The port below gRPC: accepts connections within their bounds. What they speak is found out before tonic gets them
+//! (`new_connection`).
 
 use std::future::Future;
 use std::io;
@@ -6,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use crate::hub::agent_admission::connection::AgentConnection;
+use crate::hub::agent_admission::live_clients::LiveClients;
+use crate::hub::agent_admission::new_connection::{HANDSHAKE, NewConnection};
 use crate::hub::context::HubContext;
 use crate::hub::metrics::HubMetrics;
 use crate::hub::{HubError, ListenerSettings};
@@ -22,21 +24,11 @@ use kubesvc_runtime::listen::connection_phase::{
     CloseReason, ConnectionDeadlines, ConnectionPhase, WaitingConnections,
 };
 use kubesvc_runtime::listen::listen;
-use kubesvc_runtime::shutdown::spawn_named;
 
-/// Time limit for the HTTP/2 preface, and for reading the 505 sent to HTTP/1 clients.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay after the system refused to accept, e.g. because of too many open files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Maximum number of detected connections that wait for tonic.
 const MAX_READY_CONNECTIONS: usize = 64;
-/// The HTTP/2 preface.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Maximum size of an HTTP/1 request that is read before the answer, in bytes.
-const HTTP1_PEEK_BYTES: usize = 16;
-/// Maximum size read and discarded after an answer, in bytes, so that closing the connection does not discard the
-/// answer.
-const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 
 pub(crate) async fn bind(settings: &ListenerSettings) -> Result<TcpListener, HubError> {
     let (address, port) = (&settings.address, settings.port);
@@ -51,6 +43,8 @@ pub(crate) struct ConnectionPolicy {
     pub(crate) addresses: Arc<Addresses>,
     /// Connections without a stream, from their start.
     pub(crate) without_stream: Arc<WaitingConnections>,
+    /// TLS, and the certificates that clients showed; `None`: the port speaks plain text.
+    pub(crate) clients: Option<Arc<LiveClients>>,
     /// Closes all connections.
     pub(crate) close: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -63,6 +57,7 @@ impl ConnectionPolicy {
         let settings = context.settings.listener.clone();
         Self {
             addresses: Addresses::new(settings.limits.clone()),
+            clients: settings.tls.clone().map(|tls| LiveClients::new(tls, context.metrics.clone())),
             metrics: context.metrics.clone(),
             without_stream: Arc::new(WaitingConnections::at_most(settings.without_stream_cap)),
             close,
@@ -80,15 +75,20 @@ impl ConnectionPolicy {
 
     /// Counts a connection that is closed because it waited for too long, or for a newer one. `head` is the reason where
     /// its first request did not come in time.
-    fn closed(&self, why: CloseReason, head: &'static str, caller: ClientAddress) {
-        let reason = match why {
-            CloseReason::Head => head,
-            CloseReason::Idle => "idle",
-            CloseReason::Displaced => "displaced",
+    pub(super) fn closed(&self, why: CloseReason, head: &'static str, caller: ClientAddress) {
+        let (reason, line) = match why {
+            CloseReason::Head if head == HANDSHAKE => {
+                (head, Some("closing a connection whose TLS handshake takes too long"))
+            }
+            CloseReason::Head => (head, None),
+            CloseReason::Idle => ("idle", None),
+            CloseReason::Displaced => {
+                ("displaced", Some("closing a connection without a stream to make room for a newer one"))
+            }
         };
         self.metrics.refuse_connection(reason);
-        if why == CloseReason::Displaced && self.log_limit.may_log(reason, caller) {
-            warn!(peer = %caller, "closing a connection without a stream to make room for a newer one");
+        if let Some(line) = line.filter(|_| self.log_limit.may_log(reason, caller)) {
+            warn!(peer = %caller, "{line}");
         }
     }
 
@@ -116,6 +116,9 @@ pub(crate) fn accept(
 ) -> mpsc::Receiver<io::Result<AgentConnection>> {
     let (begun, taken) = mpsc::channel(MAX_READY_CONNECTIONS);
     let tasks = policy.tasks.clone();
+    if let Some(clients) = policy.clients.clone() {
+        tasks.spawn(clients.follow(stop.clone()));
+    }
     tasks.spawn(async move {
         if stop.run_until_cancelled(ready).await.is_none() {
             return;
@@ -141,7 +144,7 @@ pub(crate) fn accept(
 fn admit(
     policy: &Arc<ConnectionPolicy>,
     permits: &Arc<Semaphore>,
-    mut stream: TcpStream,
+    stream: TcpStream,
     peer: SocketAddr,
     ready: &mpsc::Sender<io::Result<AgentConnection>>,
     stop: &CancellationToken,
@@ -162,139 +165,18 @@ fn admit(
     let Ok(connection) = Arc::clone(permits).try_acquire_owned() else {
         return refuse("cap", "the hub has reached its limit of connections");
     };
-    let close = policy.close.child_token();
-    let caller = ClientAddress::of(peer.ip());
-    let phase = policy.phase(caller);
-    let permits = (connection, address);
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%peer, error = %problem, "cannot set TCP_NODELAY");
     }
-    let (policy, ready, stop) = (Arc::clone(policy), ready.clone(), stop.clone());
-    let tasks = policy.tasks.clone();
-    tasks.spawn(async move {
-        let mut taken = Vec::new();
-        let spoken = tokio::select! {
-            () = stop.cancelled() => return,
-            () = close.cancelled() => return,
-            why = phase.overdue() => return policy.closed(why, "silent", caller),
-            spoken = detect_protocol(&mut stream, &mut taken) => spoken,
-        };
-        match spoken {
-            Ok(DetectedProtocol::Http2) => {
-                phase.expect_head(policy.settings.request_wait);
-                let phase = Arc::new(phase);
-                let watched = Arc::clone(&policy).watch_over(Arc::clone(&phase), close.clone(), caller);
-                let connection = AgentConnection::new(stream, taken, peer, phase, close, permits);
-                // Fails only while the hub stops.
-                let _ = ready.send(Ok(connection)).await;
-                // Lives as long as the connection, which outlives the hub's sessions while it stops.
-                drop(spawn_named("streams of a connection", watched).detach());
-            }
-            Ok(other) => reject_connection(&policy, other, stream, peer).await,
-            Err(problem) => {
-                policy.metrics.refuse_connection("io");
-                debug!(%peer, error = %problem, "connection broke before its first byte");
-            }
-        }
-    });
-}
-
-async fn reject_connection(
-    policy: &ConnectionPolicy,
-    spoken: DetectedProtocol,
-    mut stream: TcpStream,
-    peer: SocketAddr,
-) {
-    match spoken {
-        DetectedProtocol::Http1 => {
-            policy.metrics.refuse_connection("http1");
-            let answered = answer_http1(&mut stream, policy.settings.rest_port);
-            // A client that does not read the answer is closed without it.
-            let _ = tokio::time::timeout(PREFACE_TIMEOUT, answered).await;
-        }
-        DetectedProtocol::Tls => {
-            policy.metrics.refuse_connection("tls");
-            if policy.log_limit.may_log("tls", ClientAddress::of(peer.ip())) {
-                warn!(
-                    %peer,
-                    "connection closed: it speaks TLS, and TLS is not configured here; \
-                     set clouddriver.insecure: true in the agent's settings, or configure TLS for the hub"
-                );
-            }
-        }
-        DetectedProtocol::Http2 | DetectedProtocol::Other => {
-            policy.metrics.refuse_connection("other");
-            debug!(%peer, "connection closed: it does not speak HTTP/2");
-        }
-    }
-}
-
-/// Protocol of a connection, by its first bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DetectedProtocol {
-    /// The HTTP/2 preface.
-    Http2,
-    /// An HTTP/1 request line.
-    Http1,
-    /// A TLS ClientHello.
-    Tls,
-    /// Another protocol, or end of stream.
-    Other,
-}
-
-/// Detects the protocol; `None` if more bytes are needed.
-fn protocol_of(bytes: &[u8]) -> Option<DetectedProtocol> {
-    let begins = bytes.len().min(PREFACE.len());
-    if bytes[..begins] == PREFACE[..begins] {
-        return (begins == PREFACE.len()).then_some(DetectedProtocol::Http2);
-    }
-    if bytes[0] == 0x16 {
-        return match bytes.get(1) {
-            None => None,
-            Some(0x03) => Some(DetectedProtocol::Tls),
-            Some(_) => Some(DetectedProtocol::Other),
-        };
-    }
-    let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
-    match bytes.get(method) {
-        Some(b' ') if (3..=10).contains(&method) => Some(DetectedProtocol::Http1),
-        None if method < HTTP1_PEEK_BYTES => None,
-        _ => Some(DetectedProtocol::Other),
-    }
-}
-
-/// Reads until the protocol is known. The bytes read are kept in `peeked`.
-async fn detect_protocol(stream: &mut TcpStream, peeked: &mut Vec<u8>) -> io::Result<DetectedProtocol> {
-    let mut buffer = [0; PREFACE.len()];
-    loop {
-        let missing = PREFACE.len() - peeked.len();
-        let count = stream.read(&mut buffer[..missing]).await?;
-        peeked.extend_from_slice(&buffer[..count]);
-        match protocol_of_peeked(peeked, count) {
-            Some(spoken) => return Ok(spoken),
-            None if peeked.len() == PREFACE.len() => return Ok(DetectedProtocol::Other),
-            None => {}
-        }
-    }
-}
-
-fn protocol_of_peeked(peeked: &[u8], count: usize) -> Option<DetectedProtocol> {
-    if count == 0 { Some(DetectedProtocol::Other) } else { protocol_of(peeked) }
-}
-
-/// Answers an HTTP/1 request with 505 and a message, and gives the client time to read it.
-async fn answer_http1(stream: &mut TcpStream, rest_port: Option<u16>) -> io::Result<()> {
-    let place = rest_port.map(|port| format!("; REST is on port {port}")).unwrap_or_default();
-    let sentence = format!("this port speaks gRPC over HTTP/2{place}\n");
-    let answer = format!(
-        "HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain; charset=utf-8\r\n\
-         content-length: {}\r\nconnection: close\r\n\r\n{sentence}",
-        sentence.len()
-    );
-    stream.write_all(answer.as_bytes()).await?;
-    stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await?;
-    Ok(())
+    let connection = NewConnection {
+        phase: policy.phase(ClientAddress::of(peer.ip())),
+        policy: Arc::clone(policy),
+        peer,
+        close: policy.close.child_token(),
+        stop: stop.clone(),
+        permits: (connection, address),
+    };
+    policy.tasks.spawn(connection.open(stream, ready.clone()));
 }
 
 #[cfg(test)]
@@ -309,6 +191,7 @@ mod tests {
     fn policy(without_stream_cap: usize) -> Arc<ConnectionPolicy> {
         Arc::new(ConnectionPolicy {
             metrics: HubMetrics::default(),
+            clients: None,
             settings: ListenerSettings {
                 connection_cap: 10,
                 without_stream_cap,
@@ -405,25 +288,5 @@ mod tests {
         tokio::task::yield_now().await;
         assert!(first.is_cancelled() && !second.is_cancelled() && !with_agent.is_cancelled());
         assert_eq!(closed_for(&policy, "displaced"), 1);
-    }
-
-    #[test]
-    fn protocol_is_detected_from_the_first_bytes() {
-        for (bytes, expected) in [
-            (PREFACE, Some(DetectedProtocol::Http2)),
-            (&PREFACE[..5], None),
-            (b"GET / HTTP/1.1\r\n", Some(DetectedProtocol::Http1)),
-            (b"P", None),
-            (b"POST /", Some(DetectedProtocol::Http1)),
-            (b"PRI * HTTP/1.1", Some(DetectedProtocol::Http1)),
-            (b"\x16\x03\x01", Some(DetectedProtocol::Tls)),
-            (b"\x16", None),
-            (b"\x16\x00", Some(DetectedProtocol::Other)),
-            (b"\x00", Some(DetectedProtocol::Other)),
-            (b"hello", Some(DetectedProtocol::Other)),
-            (b"AAAAAAAAAAAAAAAAAAAAAAAA", Some(DetectedProtocol::Other)),
-        ] {
-            assert_eq!(protocol_of(bytes), expected, "{bytes:?}");
-        }
     }
 }

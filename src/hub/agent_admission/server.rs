@@ -19,6 +19,7 @@ use tower::{Layer, Service};
 
 use crate::hub::agent_admission::connection::Peer;
 use crate::hub::agent_admission::handshake::{self, AgentStreams};
+use crate::hub::agent_admission::subject_check::SubjectCheck;
 use crate::hub::caching::Caching as ObjectStreams;
 use crate::hub::context::HubContext;
 use crate::hub::{HubError, Pings};
@@ -62,7 +63,7 @@ impl Operations for OperationsService {
         request: Request<Streaming<ops::AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
         let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
+        let peer = request.extensions().get::<Peer>().cloned();
         self.tasks.spawn(handshake::run(Arc::clone(&self.streams), request.into_inner(), sink, peer));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
@@ -106,7 +107,8 @@ pub(crate) async fn router(
     context: &HubContext,
     streams: Arc<AgentStreams>,
     health: &HealthReporter,
-) -> Result<Router<Stack<StreamCountingLayer, Identity>>, HubError> {
+    subjects: SubjectCheck,
+) -> Result<Router<Stack<SubjectCheck, Stack<StreamCountingLayer, Identity>>>, HubError> {
     let settings = &context.settings.listener;
     let max = context.settings.sessions.max_message_bytes;
     let caching = CachingService { caching: streams.caching.clone(), tasks: context.tasks.clone() };
@@ -131,6 +133,7 @@ pub(crate) async fn router(
     };
     Ok(limits(Server::builder(), settings.pings)
         .layer(StreamCountingLayer)
+        .layer(subjects)
         .add_service(operations)
         .add_service(caching)
         .add_optional_service(health_server)

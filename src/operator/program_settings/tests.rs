@@ -57,7 +57,7 @@ fn every_documented_setting_of_the_plugin_is_judged() {
         ("disableV2Provider", "true", WithoutEffect),
         ("dynamicAccounts.enabled", "true", Taken),
         ("grpc.auth.x509.enabled", "true", Refused),
-        ("grpc.auth.x509.enabled", "false", WithoutEffect),
+        ("grpc.auth.x509.enabled", "false", Taken),
         ("grpc.auth.x509.filters", "[CN=agent]", Refused),
         ("grpc.server.address", "'*'", Taken),
         ("grpc.server.port", "9091", Taken),
@@ -67,7 +67,7 @@ fn every_documented_setting_of_the_plugin_is_judged() {
         ("grpc.server.security.certificateChain", "file:/chain.pem", Refused),
         ("grpc.server.security.privateKey", "file:/key.pem", Refused),
         ("grpc.server.security.privateKeyPassword", "s3cret", Refused),
-        ("grpc.server.security.clientAuth", "NONE", WithoutEffect),
+        ("grpc.server.security.clientAuth", "NONE", Taken),
         ("grpc.server.security.clientAuth", "REQUIRE", Refused),
         ("grpc.server.security.ciphers", "[A]", Refused),
         ("grpc.server.security.trustCertCollection", "file:/ca.pem", Refused),
@@ -154,7 +154,12 @@ fn contradictions_switches_and_gaps_are_told() {
     let off =
         "kubesvc.grpc.server.security: {enabled: false, certificateChain: file:/x, clientAuth: REQUIRE}\n";
     let off = imported(&[("clouddriver.yml", off)]);
-    assert!(off.lines.iter().all(|line| line.result == WithoutEffect), "{:?}", off.lines);
+    assert!(off.lines.iter().all(|line| line.result == Taken), "{:?}", off.lines);
+    assert_eq!(accepted(&off), Ok(()), "with the switch off they are ignored: {}", off.file);
+    let on =
+        "kubesvc.grpc.server.security: {enabled: true, certificateChain: file:/x, privateKey: file:/k}\n";
+    let on = imported(&[("clouddriver.yml", on)]);
+    assert!(on.lines.iter().all(|line| line.result == Taken), "{:?}", on.lines);
 
     let gaps = imported(&[(
         "clouddriver.yml",
@@ -217,7 +222,7 @@ fn no_settings_of_any_shape_stop_the_import_or_the_operator() {
 #[test]
 fn agents_files_are_listed_also_if_the_agent_refuses_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = "zoneId: east\nclouddriver: {tls: {clientCertFile: /s3cret}}\npprof: {enabled: true}\nkubernetes:\n  accounts:\n  \
+    let text = "zoneId: east\nclouddriver: {auth: {token: s3cret}}\npprof: {enabled: true}\nkubernetes:\n  accounts:\n  \
                 - {name: a, kubeconfigFile: /kubeconfigfiles/a}\n  - {name: b, serviceAccount: true}\n  \
                 - {name: c, kubeconfigFile: 'encryptedFile:vault!e:s3cret!p:x!k:y', kinds: s3cret, nothing: s3cret}\n";
     std::fs::write(folder.path().join("armory-agent.yml"), text).expect("written");
@@ -227,7 +232,7 @@ fn agents_files_are_listed_also_if_the_agent_refuses_them() {
     let shown: Vec<_> = accounts.iter().map(|one| (one.name.as_str(), one.credential.as_str())).collect();
     assert_eq!(shown[..2], [("a", "kubeconfig file"), ("b", "service account")], "{read:?}");
     assert!(shown[2].0 == "c" && shown[2].1.contains("engine"), "{read:?}");
-    for part in ["clouddriver.tls.clientCertFile", "nothing"] {
+    for part in ["clouddriver.auth.token", "nothing"] {
         assert!(read.refused.iter().any(|line| line.contains(part)), "{part}: {read:?}");
     }
     assert!(read.ignored.iter().any(|line| line.contains("pprof.enabled")), "{read:?}");

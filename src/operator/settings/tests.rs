@@ -1,12 +1,15 @@
 //! Tests of the settings, each a table of cases; also of what the settings of both programs have in common.
 
+mod agent_subjects;
 mod cached_objects;
 mod closed;
 mod credentials_sources;
 mod environment;
 mod hostile;
+mod hub_tls;
 mod operator_files;
 mod print;
+mod rest_tls;
 mod schema;
 mod spelling;
 mod types;

@@ -1,39 +1,25 @@
 //! The keys of the operator's file that have no effect, or are refused, each with the reason.
 
 use kubesvc_runtime::config::Unread::{self, Inert, Refused};
-use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS};
+use kubesvc_runtime::config::{ANY, SECRET, SettingType};
 
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
 const NO_V2: &str = "there is no V2 provider in this program";
-const HUB_TLS: &str = "the hub serves no TLS and asks for no certificates yet; leave this out, and let a proxy before \
-    port 9091 do it (docs/security.md)";
 const HUB_AUTH: &str = "the hub does not check who an agent is yet; leave this out, and let nobody but agents reach \
     port 9091 (docs/security.md)";
-const REST_TLS: &str = "REST serves no TLS and asks for no certificates yet; leave this out, and let a proxy before \
-    port 7002 do it (docs/security.md)";
+const REST_TLS: &str = "only PEM files are read: name them in server.ssl.certificate, certificatePrivateKey and \
+    trustCertificate (openssl pkcs12 -in STORE -nodes -out FILE.pem)";
 const REST_AUTH: &str = "REST does not check who a caller is yet; leave this out, and let nobody but trusted callers \
     reach port 7002 (docs/security.md)";
 
 pub(super) const KEYS: &[Unread] = &[
     Refused(
         REST_TLS,
-        None,
         "server.ssl",
         &[
-            ("enabled", FLAG, "false", "serve REST over TLS"),
-            (
-                "clientAuth",
-                SettingType::OptionalChoice(&["none", "want", "need"]),
-                "none",
-                "whether callers must show a certificate",
-            ),
-            ("certificate", ANY, "", "certificates of REST"),
-            ("certificatePrivateKey", SECRET, "", "their private key"),
-            ("trustCertificate", ANY, "", "who signs callers' certificates"),
             ("bundle", ANY, "", "the same, under a name"),
             ("keyStore", ANY, "", "certificates of REST, in a Java key store"),
             ("keyStorePassword", SECRET, "", "password of that store"),
-            ("keyPassword", SECRET, "", "password of the key in it"),
             ("trustStore", ANY, "", "who signs callers' certificates, likewise"),
             ("trustStorePassword", SECRET, "", "password of that store"),
             ("*", SECRET, "", "all else about TLS"),
@@ -41,7 +27,6 @@ pub(super) const KEYS: &[Unread] = &[
     ),
     Refused(
         REST_AUTH,
-        None,
         "kubesvc.rest.auth",
         &[(
             "mode",
@@ -51,39 +36,14 @@ pub(super) const KEYS: &[Unread] = &[
         )],
     ),
     Refused(
-        HUB_TLS,
-        None,
-        "kubesvc.grpc.server.security",
-        &[
-            ("enabled", FLAG, "false", "serve the hub over TLS"),
-            ("certificateChain", TEXT, "", "certificates of the hub"),
-            ("privateKey", TEXT, "", "where the hub's private key is"),
-            ("privateKeyPassword", SECRET, "", "password of that key"),
-            (
-                "clientAuth",
-                SettingType::Choice(&["NONE", "OPTIONAL", "REQUIRE"]),
-                "NONE",
-                "whether agents must show a certificate",
-            ),
-            ("ciphers", SettingType::List(TEXTS), "", "TLS cipher suites allowed"),
-            ("trustCertCollection", TEXT, "", "who signs agents' certificates"),
-            ("protocols", SettingType::List(TEXTS), "", "TLS versions allowed"),
-        ],
-    ),
-    Refused(
         HUB_AUTH,
-        None,
         "kubesvc.grpc.auth",
-        &[
-            (
-                "mode",
-                SettingType::Choice(&["open", "log", "bound"]),
-                "open",
-                "whether agents must show who they are",
-            ),
-            ("x509.enabled", FLAG, "false", "let agents in by certificate subject"),
-            ("x509.filters", SettingType::List(TEXTS), "", "the subjects that are let in"),
-        ],
+        &[(
+            "mode",
+            SettingType::Choice(&["open", "log", "bound"]),
+            "open",
+            "whether agents must show who they are",
+        )],
     ),
     Inert(
         NO_POOL,

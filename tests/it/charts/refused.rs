@@ -119,8 +119,8 @@ const OPERATOR: &[Refusal] = &[
         "at '/settings/kubesvc/agents/approval': value must be one of",
     ),
     (
-        &["settings.kubesvc.grpc.server.security.enabled=true"],
-        "at '/settings/kubesvc/grpc/server/security/enabled': value must be one of",
+        &["settings.kubesvc.rest.auth.mode=enforce"],
+        "at '/settings/kubesvc/rest/auth/mode': value must be one of",
     ),
     (
         &["settings.kubesvc.cache.operationWaitMz=5"],
@@ -151,6 +151,18 @@ const OPERATOR: &[Refusal] = &[
     (
         &["settings.armory.kubesvc.data-base.URL=postgres://u:p@db/k"],
         "settings.kubesvc.database.url would stand in a ConfigMap",
+    ),
+    (
+        &["settings.kubesvc.grpc.server.security.privateKeyPassword=hunter2"],
+        "settings.kubesvc.grpc.server.security.privateKeyPassword would stand in a ConfigMap: store it in a Secret",
+    ),
+    (
+        &[
+            "expose.type=Gateway",
+            "settings.kubesvc.grpc.server.security.enabled=true",
+            "settings.kubesvc.grpc.server.security.ownCertificate=true",
+        ],
+        "settings.kubesvc.grpc.server.security.enabled is true, and a Gateway, which ends the agents' TLS, speaks plain text to the pods",
     ),
     (
         &["settings.kubesvc.watch-namespaces={team-a}"],
@@ -257,6 +269,18 @@ const OPERATOR: &[Refusal] = &[
 ];
 
 const AGENT: &[Refusal] = &[
+    (
+        &["mode=spinnaker-service", "settings.clouddriver.tls.clientKeyFilePassword=x"],
+        "settings.clouddriver.tls.clientkeyfilepassword would stand in a ConfigMap: store the password in a Secret, and give it to the agent as CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD in extraEnv, with valueFrom.secretKeyRef.",
+    ),
+    (
+        &[
+            "mode=spinnaker-service",
+            "settings.server.ssl.enabled=true",
+            "settings.server.ssl.clientAuth=need",
+        ],
+        "settings.server.ssl.clientauth is need, and the kubelet shows no certificate when it probes the pod: set want.",
+    ),
     (
         &[],
         "mode is required: agent (in the cluster that it looks after), infrastructure (near a group of clusters) or spinnaker-service (beside the operator); docs/modes.md compares them.",

@@ -334,6 +334,24 @@ fn helm_test_asks_the_health_of_each_program_and_is_let_in() {
 }
 
 #[test]
+fn agents_are_probed_over_tls_where_health_has_it() {
+    let probes = |values: &[&str]| {
+        let agent = objects("kubesvc-agent", values);
+        let container = &only(&agent, "StatefulSet")["spec"]["template"]["spec"]["containers"][0];
+        ["livenessProbe", "readinessProbe"].map(|probe| container[probe]["httpGet"]["scheme"].clone())
+    };
+    let plain = ["mode=spinnaker-service"];
+    assert_eq!(probes(&plain), [json!(null), json!(null)]);
+    let tls = [
+        "mode=spinnaker-service",
+        "settings.server.ssl.enabled=true",
+        "settings.server.ssl.certFile=/tls/tls.pem",
+    ];
+    assert_eq!(probes(&tls), [json!("HTTPS"), json!("HTTPS")]);
+    assert!(hooks("kubesvc-agent", &tls).is_empty(), "the test of the release trusts no authority of health");
+}
+
+#[test]
 fn api_servers_on_any_port_are_reached_through_the_network_policy() {
     let ports = |values: &[&str]| {
         let objects = objects("kubesvc", values);

@@ -59,6 +59,7 @@ const LATER_RENEWALS: &[&str] = &["lease:before#5", "lease:after#6", "replica-le
 
 /// Points that are tried elsewhere: `followers.rs` has those that only a replica reaches that does not lead,
 /// `operations_faults/crash_points.rs` those of operations, `gateway/certificate.rs` those of the API of accounts,
+/// `hub_tls.rs` those of the certificate for agents,
 /// `registration/failures.rs` those of accounts registered in Clouddriver, `credentials/crashes.rs` those of calls that are
 /// passed on to it, and `import.rs` those of the plugin.
 const ELSEWHERE: &[&str] = &[
@@ -66,6 +67,7 @@ const ELSEWHERE: &[&str] = &[
     "operation-",
     "request-open:",
     "gateway-",
+    "hub-",
     "pushed-row:",
     "push-",
     "intent-",

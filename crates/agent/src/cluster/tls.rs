@@ -120,6 +120,11 @@ impl Trust {
         Ok(verifier)
     }
 
+    /// The verifier that accepts every certificate.
+    pub(crate) fn unverified(&self) -> Arc<dyn ServerCertVerifier> {
+        Arc::new(AnchorVerifier(None, self.provider.clone()))
+    }
+
     /// Digest as in [`ServerCertificate::authority_key_digest`]. The system's authorities sign for everyone, so they do
     /// not identify a cluster.
     fn authority_key_digest(&self, cluster: &ClusterEndpoint, stream: &TlsStream<TcpStream>) -> String {
@@ -195,7 +200,7 @@ impl Trust {
         cluster: &ClusterEndpoint,
     ) -> Result<Arc<dyn ServerCertVerifier>, ClusterError> {
         if cluster.insecure {
-            return Ok(Arc::new(AnchorVerifier(None, self.provider.clone())));
+            return Ok(self.unverified());
         }
         match &cluster.certificate_authority {
             Some(pem) => self.authority(pem).map_err(ClusterError::Authority),
@@ -260,8 +265,8 @@ struct AnchorPaths {
     anchors: Vec<CertificateDer<'static>>,
 }
 
-/// Verifies a server by the anchors of its cluster. `None` trusts every certificate, for accounts that ask for it; the
-/// certificate is recorded all the same.
+/// Verifies a server by the anchors of its cluster, or the hub. `None` trusts every certificate, for settings that ask for
+/// it; the certificate is recorded all the same.
 #[derive(Debug)]
 struct AnchorVerifier(Option<AnchorPaths>, Arc<CryptoProvider>);
 

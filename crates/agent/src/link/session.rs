@@ -10,7 +10,10 @@ use tonic::Streaming;
 
 use crate::command_executor::CommandExecutor;
 use crate::health::AgentStatus;
+use crate::link::dial::{AcceptedStream, Introduction};
 use crate::link::probes::Probes;
+use crate::link::renewal::Renewal;
+use crate::link::transport::HubChannel;
 use crate::link::{LinkEnd, StopSignals, dial, up_to};
 use crate::static_accounts::StaticAccountList;
 use kubesvc_core::wire::common::{AccountRef, Failure};
@@ -39,7 +42,9 @@ pub(super) struct LinkSession<'a> {
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
     accounts: &'a mut CommandExecutor,
+    introduction: &'a mut Introduction,
     status: &'a AgentStatus,
+    renewal: Renewal,
     heartbeat: Duration,
     /// Maximum size of the accounts in one frame to this hub, in bytes.
     batch_bytes: usize,
@@ -70,7 +75,6 @@ enum DrainingNotice {
     Sent,
 }
 
-#[expect(clippy::large_enum_variant, reason = "there is one at a time, on the stack")]
 enum LinkEvent {
     Stop,
     Draining,
@@ -82,14 +86,17 @@ enum LinkEvent {
     Silent,
     OwnChanged,
     Leave,
+    /// There is a connection with another client certificate.
+    Renewed(HubChannel),
 }
 
 impl<'a> LinkSession<'a> {
     pub(super) fn new(
         accepted: &Accepted,
         (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
-        accounts: &'a mut CommandExecutor,
+        (accounts, introduction): (&'a mut CommandExecutor, &'a mut Introduction),
         status: &'a AgentStatus,
+        renewal: Renewal,
         idle_timeout: Duration,
     ) -> Self {
         let heartbeat = match accepted.heartbeat_ms {
@@ -107,7 +114,9 @@ impl<'a> LinkSession<'a> {
             outbound,
             inbound,
             accounts,
+            introduction,
             status,
+            renewal,
             heartbeat,
             batch_bytes: batch_bytes(accepted.max_message_bytes),
             sent: 1,
@@ -144,6 +153,11 @@ impl<'a> LinkSession<'a> {
                 LinkEvent::Silent => return self.closed(&self.silence_limit.1),
                 LinkEvent::OwnChanged => self.queue_own_accounts(),
                 LinkEvent::Leave => return self.leave().await,
+                LinkEvent::Renewed(hub) => {
+                    if let Some(next) = self.greet_anew(hub, stop).await {
+                        return LinkEnd::TakenOver(Box::new(next));
+                    }
+                }
             }
         }
     }
@@ -181,7 +195,19 @@ impl<'a> LinkSession<'a> {
             _ = beat.tick() => LinkEvent::HeartbeatDue,
             _ = working_interval.tick() => LinkEvent::WorkingDue,
             () = sleep_until(silent_at) => LinkEvent::Silent,
+            hub = self.renewal.dialled(), if self.leave_at.is_none() => LinkEvent::Renewed(hub),
         }
+    }
+
+    /// Says hello on another connection. If the hub accepts it, its session has taken over from this one, which is not served
+    /// meanwhile; else this one goes on.
+    async fn greet_anew(&mut self, hub: HubChannel, stop: &StopSignals) -> Option<AcceptedStream> {
+        let hello = self.introduction.hello(self.accounts.held());
+        let greeted = tokio::select! {
+            () = stop.leave.cancelled() => return None,
+            greeted = dial::greet(hub, hello) => greeted,
+        };
+        greeted.map_err(|problem| self.renewal.refused(&problem)).ok()
     }
 
     fn handle(&mut self, frame: HubFrame) {

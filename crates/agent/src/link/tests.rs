@@ -22,6 +22,7 @@ mod backoff;
 mod fake_hub;
 mod probes;
 mod static_accounts;
+mod tls;
 
 use fake_hub::{FakeHub, Stream};
 

@@ -3,6 +3,7 @@
 mod accounts;
 mod files;
 mod hub;
+mod tls;
 
 use std::path::{Path, PathBuf};
 

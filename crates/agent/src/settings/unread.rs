@@ -10,17 +10,12 @@ const AT_ONCE: &str = "a list begins as soon as the budgets allow it";
 const RECALLED: &str = "the operator asks for a lost answer again until the request's own deadline";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
-const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
-    machine trusts; leave this out and set clouddriver.insecure: false for that, or true for no TLS (docs/security.md)";
-const HEALTH_TLS: &str =
-    "health is served without TLS; leave this out, and let nobody but the kubelet reach server.port";
 const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
 const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
 
 pub(super) const KEYS: &[Unread] = &[
     Refused(
         HUB_TOKEN,
-        None,
         "clouddriver.auth",
         &[
             ("token", SECRET, "", "bearer token for the hub"),
@@ -40,20 +35,6 @@ pub(super) const KEYS: &[Unread] = &[
             ),
         ],
     ),
-    Refused(
-        HUB_TLS,
-        Some("clouddriver.insecure"),
-        "clouddriver.tls",
-        &[
-            ("serverName", TEXT, "", "name expected in the hub's certificate"),
-            ("insecureSkipVerify", FLAG, "false", "take any certificate"),
-            ("clientCertFile", TEXT, "", "the agent's own certificate"),
-            ("clientKeyFile", TEXT, "", "its private key"),
-            ("clientKeyFilePassword", SECRET, "", "password of that key"),
-            ("clientKeyPassword", SECRET, "", "another name of that password"),
-            ("cacertFile", TEXT, "", "who signs the hub's certificate"),
-        ],
-    ),
     Inert(
         NO_PROXY,
         ANY,
@@ -68,20 +49,6 @@ pub(super) const KEYS: &[Unread] = &[
         ANY,
         "clouddriver.responseRetries",
         &[("maxRetries", "how often a lost answer is sent again"), ("backOffMs", "wait between two tries")],
-    ),
-    Refused(
-        HEALTH_TLS,
-        None,
-        "server.ssl",
-        &[
-            ("enabled", FLAG, "false", "serve health over TLS"),
-            ("certFile", TEXT, "", "certificate of the health server"),
-            ("keyFile", TEXT, "", "its private key"),
-            ("keyPassword", SECRET, "", "password of that key"),
-            ("keyFilePassword", SECRET, "", "password of that key"),
-            ("caCertFile", TEXT, "", "who signs the callers' certificates"),
-            ("clientAuth", ANY, "none", "whether callers must show a certificate"),
-        ],
     ),
     Inert(
         "sign-in plugins of cloud providers are not built in",
@@ -118,7 +85,6 @@ pub(super) const KEYS: &[Unread] = &[
     Inert(CLOUDDRIVERS, SECRET, "kubernetes.accounts[]", &[("kubeconfigContents", "a kubeconfig")]),
     Refused(
         "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
-        None,
         "kubernetes.accounts[]",
         &[("requiredGroupMembership", SettingType::List(TEXTS), "", "groups that may read and write")],
     ),
@@ -137,7 +103,6 @@ pub(super) const KEYS: &[Unread] = &[
     Inert(PPROF, ANY, "pprof", &[("enabled", "profiling endpoint"), ("port", "port of that endpoint")]),
     Refused(
         VAULT,
-        None,
         "secrets.vault",
         &[("enabled", FLAG, "false", "ask Vault for secrets"), ("*", SECRET, "", "where secrets are kept")],
     ),

@@ -1,6 +1,7 @@
 //! Which subjects of certificates are let in.
 
 use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
 
 use super::Subject;
 
@@ -10,7 +11,8 @@ const MAX_FILTERS: usize = 1000;
 const MAX_FILTER_BYTES: usize = 1 << 20;
 
 /// How a filter matches a subject.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SubjectMatch {
     /// A match begins and ends where an attribute does.
     #[default]
@@ -49,6 +51,12 @@ pub enum SubjectFilterError {
 /// The filters. Matching takes linear time.
 #[derive(Clone, Debug)]
 pub struct SubjectFilters(Vec<Regex>);
+
+impl PartialEq for SubjectFilters {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().map(Regex::as_str).eq(other.0.iter().map(Regex::as_str))
+    }
+}
 
 impl SubjectFilters {
     /// Compiles regular expressions.

@@ -10,9 +10,11 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kubesvc_core::identity::SubjectMatch;
 use kubesvc_core::spec::CustomResourceTreatment;
-use serde::Deserialize;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::error::ConfigError;
@@ -22,6 +24,7 @@ use super::print::redact_url;
 use super::row::{SettingRow, SettingUse};
 use super::values::Values;
 use crate::listen::connection_limits::AddressLimits;
+use crate::tls::clients::ClientAuth;
 
 /// A struct of settings.
 pub trait Group: Sized {
@@ -99,6 +102,35 @@ impl fmt::Debug for DatabaseUrl {
         f.write_str(&redact_url(&self.0))
     }
 }
+
+/// A password. `Debug` omits it.
+#[derive(Clone, Debug)]
+pub struct Password(SecretString);
+
+impl Password {
+    /// The password itself.
+    pub fn secret(&self) -> &SecretString {
+        &self.0
+    }
+}
+
+impl PartialEq for Password {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.expose_secret() == other.0.expose_secret()
+    }
+}
+
+impl Eq for Password {}
+
+impl<'de> Deserialize<'de> for Password {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(text.into()))
+    }
+}
+
+impl FromSetting for Password {}
+impl FromSetting for ClientAuth {}
+impl FromSetting for SubjectMatch {}
 
 /// The rows of a group that is being declared.
 pub struct Rows<'r> {

@@ -41,7 +41,12 @@ pub enum SettingType {
     Any,
     /// As [`SettingType::Any`], and never shown.
     Secret,
+    /// Text on one line, kept as it is and never shown; empty text counts as not set.
+    Password,
 }
+
+/// Maximum length of a password.
+const MAX_PASSWORD_CHARS: usize = 4096;
 
 /// What a whole number counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +114,8 @@ pub const FLAG: SettingType = SettingType::Flag;
 pub const ANY: SettingType = SettingType::Any;
 /// As [`ANY`], and never shown.
 pub const SECRET: SettingType = SettingType::Secret;
+/// A password, of at most 4096 characters; empty: none.
+pub const PASSWORD: SettingType = SettingType::Password;
 /// A TCP port; 0: the system chooses a free one.
 pub const PORT: SettingType = SettingType::Int(0, 65535, Unit::Port);
 /// Text of at most 4096 characters.
@@ -230,7 +237,7 @@ pub const fn seconds(min: i64, max: i64) -> SettingType {
 impl SettingType {
     /// Whether the value is never shown in messages.
     pub fn is_secret(self) -> bool {
-        matches!(self, Self::Secret | Self::Word(Word { secret: true, .. }))
+        matches!(self, Self::Secret | Self::Password | Self::Word(Word { secret: true, .. }))
     }
 
     /// Reads a value; `null` for one that counts as not set.
@@ -257,6 +264,11 @@ impl SettingType {
         match self {
             Self::Any | Self::Secret => Some(Value::Null),
             Self::Optional(_) | Self::OptionalChoice(_) if trimmed.is_empty() => Some(Value::Null),
+            Self::Password if text.is_empty() => Some(Value::Null),
+            Self::Password => {
+                let fits = !text.contains(char::is_control) && text.chars().count() <= MAX_PASSWORD_CHARS;
+                fits.then(|| text.into())
+            }
             Self::Flag => match trimmed.to_ascii_lowercase().as_str() {
                 "true" | "yes" | "on" | "1" => Some(true.into()),
                 "false" | "no" | "off" | "0" => Some(false.into()),
@@ -320,6 +332,9 @@ impl SettingType {
             Self::Optional(max) => {
                 json!({ "type": ["string", "number", "boolean", "null"], "maxLength": max })
             }
+            Self::Password => {
+                json!({ "type": ["string", "number", "boolean", "null"], "maxLength": MAX_PASSWORD_CHARS })
+            }
             Self::Word(word) => json!({ "type": ["string", "null"], "pattern": word.pattern }),
             Self::Choice(words) => choice(words, None),
             Self::OptionalChoice(words) => choice(words, Some("")),
@@ -382,6 +397,7 @@ impl fmt::Display for SettingType {
             Self::Word(word) | Self::List(word) | Self::OptionalList(word) => f.write_str(word.allowed),
             Self::Custom(custom) => f.write_str(custom.allowed),
             Self::Any | Self::Secret => f.write_str("anything"),
+            Self::Password => write!(f, "text on one line of at most {MAX_PASSWORD_CHARS} characters"),
         }
     }
 }

@@ -127,7 +127,6 @@ impl Values {
 
     /// Rejects each security setting that would not be honoured as written.
     pub(super) fn judge_asked(&mut self) {
-        let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
         let asked = std::mem::take(&mut self.asked);
         // Groups whose own switch is written, and off.
         let off: Vec<_> = asked
@@ -136,25 +135,12 @@ impl Values {
             .filter_map(|one| Some((one.row.key.strip_suffix("enabled")?, one.origin.clone())))
             .collect();
         for UnbuiltSetting { row, refusal, key, origin, harmless } in asked.into_values() {
-            let switch = off.iter().find(|(group, _)| row.key.starts_with(group));
+            let switch = off.iter().find(|(group, _)| row.key.starts_with(group)).cloned();
+            let switch = switch.or_else(|| self.read_switch_off(&row.key));
             if let Some((group, switch_origin)) = switch.filter(|_| !harmless) {
                 let why = format!("has no effect, since {group}enabled is false ({switch_origin})");
                 self.warnings.push(format!("{origin}: `{key}` {why}"));
                 continue;
-            }
-            if let Some(flag) = refusal.moot_by {
-                let set = self.slots.get(&fold(flag)).filter(|slot| slot.origin != Origin::Default);
-                match set {
-                    Some(EffectiveSetting { value: Value::Bool(true), origin: flag_origin, .. }) => {
-                        let why = format!("has no effect, since {flag} is true ({flag_origin})");
-                        self.warnings.push(format!("{origin}: `{}` {why}", row.key));
-                        continue;
-                    }
-                    Some(_) => {}
-                    None => {
-                        unset.entry(flag).or_insert_with(|| origin.clone());
-                    }
-                }
             }
             if harmless {
                 continue;
@@ -163,9 +149,23 @@ impl Values {
             let why = format!("cannot be honoured: {}{may_stay}", refusal.why);
             self.problems.push(ConfigProblem::Rule { origin, key, why });
         }
-        for (flag, origin) in unset {
-            if let Some(slot) = self.slots.get_mut(&fold(flag)) {
-                (slot.value, slot.origin) = (false.into(), origin);
+    }
+
+    /// The group of a key, with its dot, if its own switch is a setting that is written, and off; and where.
+    fn read_switch_off(&self, key: &'static str) -> Option<(&'static str, Origin)> {
+        let group = &key[..=key.rfind('.')?];
+        let switch = self.slots.get(&fold(&format!("{group}enabled")))?;
+        let is_off = switch.origin != Origin::Default && switch.value == Value::Bool(false);
+        is_off.then(|| (group, switch.origin.clone()))
+    }
+
+    /// Turns off the flags that are not set, where a setting that does so is.
+    fn turn_off(&mut self) {
+        for (flag, group) in self.spec.file.turned_off_by {
+            let origin = self.given_below(group).next().map(|(_, origin)| origin.clone());
+            let flag = self.slots.get_mut(&fold(flag)).filter(|flag| flag.origin == Origin::Default);
+            if let (Some(flag), Some(origin)) = (flag, origin) {
+                (flag.value, flag.origin) = (false.into(), origin);
             }
         }
     }
@@ -194,6 +194,7 @@ impl Values {
     /// Ends reading: completes the warnings, and returns the problems.
     pub(super) fn finish(&mut self) -> Result<(), ConfigError> {
         self.judge_asked();
+        self.turn_off();
         self.warn_of_unread();
         match self.problems.is_empty() {
             true => Ok(()),

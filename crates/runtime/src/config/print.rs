@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::error::Origin;
 use super::keys::fold;
+use super::kind::SettingType;
 use super::row::SettingUse;
 use super::values::{EffectiveSetting, Values};
 
@@ -134,6 +135,7 @@ fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) 
 
 fn yaml(EffectiveSetting { row, value, .. }: &EffectiveSetting) -> String {
     match value {
+        Value::String(_) if matches!(row.kind, SettingType::Password) => quoted(HIDDEN_VALUE),
         Value::String(url) if row.kind.is_secret() => quoted(&redact_url(url)),
         value => flow(value),
     }

@@ -41,9 +41,6 @@ pub struct RefusalRule {
     pub harmless: Option<&'static str>,
     /// What does not happen, and what to do.
     pub why: &'static str,
-    /// The flag that makes the setting irrelevant if it is set to true. If the flag is not set, this setting turns it
-    /// off.
-    pub moot_by: Option<&'static str>,
 }
 
 /// Keys that are not read, for one reason.
@@ -51,14 +48,9 @@ pub struct RefusalRule {
 pub enum Unread {
     /// Accepted without effect: reason, type, group, and each key with its meaning.
     Inert(&'static str, SettingType, &'static str, &'static [(&'static str, &'static str)]),
-    /// Security settings that are not implemented: what does not happen and what to do, [`RefusalRule::moot_by`], group,
-    /// and each key with its type, the value that asks for what happens anyway (empty: none), and its meaning.
-    Refused(
-        &'static str,
-        Option<&'static str>,
-        &'static str,
-        &'static [(&'static str, SettingType, &'static str, &'static str)],
-    ),
+    /// Security settings that are not implemented: what does not happen and what to do, group, and each key with its type,
+    /// the value that asks for what happens anyway (empty: none), and its meaning.
+    Refused(&'static str, &'static str, &'static [(&'static str, SettingType, &'static str, &'static str)]),
 }
 
 impl SettingRow {
@@ -100,6 +92,8 @@ pub struct FileShape {
     pub shared: &'static [&'static str],
     /// Security-relevant groups: an unknown key in them is always an error.
     pub guarded: &'static [&'static str],
+    /// Flags, each false where it is not set and a setting below a group is: the flag, and the group.
+    pub turned_off_by: &'static [(&'static str, &'static str)],
 }
 
 /// A program's settings as a whole.
@@ -150,10 +144,10 @@ impl Unread {
                 };
                 rows.extend(keys.iter().map(inert));
             }
-            Self::Refused(why, moot_by, group, keys) => {
+            Self::Refused(why, group, keys) => {
                 rows.extend(keys.iter().map(|&(name, kind, harmless, about)| {
                     let harmless = Some(harmless).filter(|word| !word.is_empty());
-                    let used = SettingUse::Refused(RefusalRule { harmless, why, moot_by });
+                    let used = SettingUse::Refused(RefusalRule { harmless, why });
                     SettingRow::new(key(group, name), kind, used, about)
                 }));
             }

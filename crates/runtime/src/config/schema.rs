@@ -81,10 +81,6 @@ fn leaf(row: &SettingRow) -> Value {
 
 /// The values of a security setting that is not implemented which ask for what happens anyway.
 fn harmless(rule: RefusalRule) -> Value {
-    // What another setting makes irrelevant cannot be judged alone.
-    if rule.moot_by.is_some() {
-        return json!({});
-    }
     let mut values = vec![Value::Null, "".into()];
     match rule.harmless.map(|word| (word, serde_json::from_str(word))) {
         Some((_, Ok(value))) => values.push(value),

@@ -164,6 +164,14 @@ impl Values {
         group.cloned().unwrap_or(Origin::Default)
     }
 
+    /// The settings below `group.` that were set, by their documented keys, and where.
+    pub fn given_below(&self, group: &str) -> impl Iterator<Item = (&'static str, &Origin)> {
+        let below = format!("{}.", fold(group));
+        let slots = self.slots.range(below.clone()..).take_while(move |(id, _)| id.starts_with(&below));
+        let given = slots.filter(|(_, slot)| slot.origin != Origin::Default);
+        given.map(|(_, slot)| (slot.row.key.as_str(), &slot.origin))
+    }
+
     /// Whether the setting was set, and is not the default.
     pub fn is_given(&self, key: &str) -> bool {
         self.slot(key).is_some_and(|slot| slot.origin != Origin::Default)

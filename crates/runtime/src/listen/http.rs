@@ -38,6 +38,10 @@ pub struct HttpLimits {
 #[derive(Clone, Debug)]
 pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 
+/// An extension of requests that come from the same machine.
+#[derive(Clone, Copy, Debug)]
+pub struct LoopbackCaller;
+
 /// An HTTP server on one port.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -100,7 +104,7 @@ async fn no_longer_accepted(tls: &ServerTls, trust: &mut watch::Receiver<u64>, s
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl HttpConnection {
@@ -110,12 +114,16 @@ impl HttpConnection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let PortConnection { caller, phase, slot, .. } = &self.connection;
+        let is_local = self.connection.is_local();
         let stream = MonitoredStream::plain(stream, Arc::clone(phase), Some(Arc::clone(slot)));
         let stream = RefusedHeads::new(stream, self.head_bytes, self.refused_head);
         let heads = stream.watch();
         let service = service_fn(move |mut request: Request<Incoming>| {
             let guard = (phase.request(), heads.request());
             request.extensions_mut().insert(*caller);
+            if is_local {
+                request.extensions_mut().insert(LoopbackCaller);
+            }
             if let Some(certificates) = &certificates {
                 request.extensions_mut().insert(certificates.clone());
             }

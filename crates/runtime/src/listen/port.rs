@@ -229,6 +229,11 @@ impl PortConnection {
         }
     }
 
+    /// Whether it comes from the same machine.
+    pub(super) fn is_local(&self) -> bool {
+        self.peer.to_canonical().is_loopback()
+    }
+
     /// Counts the connection as closed for a reason.
     pub(super) fn count(&self, reason: &'static str) {
         self.port.count(reason);

@@ -8,18 +8,22 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use serde::Deserialize;
 
 use super::{PemError, TlsFilesError, is_binary_store};
 
-/// Whether clients show a certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Whether clients show a certificate. Settings have the words of gRPC servers, or those of Spring Boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum ClientAuth {
     /// They are not asked for one.
     #[default]
+    #[serde(rename = "NONE", alias = "none")]
     None,
     /// They may; one that is not accepted ends the handshake.
+    #[serde(rename = "OPTIONAL", alias = "want")]
     Optional,
     /// They must.
+    #[serde(rename = "REQUIRE", alias = "need")]
     Required,
 }
 

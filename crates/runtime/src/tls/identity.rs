@@ -48,6 +48,9 @@ pub enum CertificateError {
     /// It is not for servers.
     #[error("the certificate is not for servers: its extended key usage lacks serverAuth")]
     NotForServers,
+    /// It is not for clients.
+    #[error("the certificate is not for clients: its extended key usage lacks clientAuth")]
+    NotForClients,
     /// Its time is over.
     #[error("the certificate expired at {0}")]
     Expired(jiff::Timestamp),
@@ -98,6 +101,24 @@ pub fn check_server(certified: &CertifiedKey, now: i64) -> Result<(), Certificat
     if usage.is_some_and(|usage| !usage.value.server_auth && !usage.value.any) {
         return Err(CertificateError::NotForServers);
     }
+    check_time(&leaf, now)
+}
+
+/// Checks what servers require of a client's certificate: its usage and its time. `now` is in epoch seconds.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_client(certified: &CertifiedKey, now: i64) -> Result<(), CertificateError> {
+    let leaf = certified.cert.first().ok_or(CertificateError::Empty)?;
+    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Damaged)?;
+    let usage = leaf.extended_key_usage().map_err(|_| CertificateError::Damaged)?;
+    if usage.is_some_and(|usage| !usage.value.client_auth && !usage.value.any) {
+        return Err(CertificateError::NotForClients);
+    }
+    check_time(&leaf, now)
+}
+
+fn check_time(leaf: &X509Certificate<'_>, now: i64) -> Result<(), CertificateError> {
     let time = |seconds: i64| jiff::Timestamp::from_second(seconds).unwrap_or_default();
     let validity = leaf.validity();
     let (from, to) = (validity.not_before.timestamp(), validity.not_after.timestamp());
@@ -138,16 +159,23 @@ impl TlsFiles {
     }
 
     /// What both files hold.
-    pub(super) async fn contents(&self) -> Result<(Vec<u8>, Vec<u8>), TlsFilesError> {
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub async fn contents(&self) -> Result<(Vec<u8>, Vec<u8>), TlsFilesError> {
         Ok((read_file(&self.certificate).await?, read_file(&self.key).await?))
     }
 
     /// The identity in what both files hold.
-    pub(super) fn parse(&self, certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsFilesError> {
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn parse(&self, certificate: &[u8], key: &[u8]) -> Result<CertifiedKey, TlsFilesError> {
         certified_key(certificate, key, self.password.as_ref()).map_err(|source| self.unfit(source))
     }
 
-    pub(super) fn unfit(&self, source: CertificateError) -> TlsFilesError {
+    /// The error about what both files hold.
+    pub fn unfit(&self, source: CertificateError) -> TlsFilesError {
         TlsFilesError::Unfit { certificate: self.certificate.clone(), key: self.key.clone(), source }
     }
 }
@@ -233,6 +261,14 @@ mod tests {
             let problem = problem(certificate, key, now).expect(expected);
             assert!(problem.contains(expected), "{expected:?}: {problem}");
         }
+        let used = |(certificate, key): &(String, String)| {
+            let certified = certified_key(certificate.as_bytes(), key.as_bytes(), None).expect("they fit");
+            check_client(&certified, NOW).err().map(|error| error.to_string())
+        };
+        assert_eq!([used(&for_clients), used(&any), used(&nameless)], [None, None, None]);
+        let for_servers =
+            identity(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
+        assert!(used(&for_servers).is_some_and(|problem| problem.contains("lacks clientAuth")));
         let store = certified_key(&[0xfe, 0xed, 0xfe, 0xed, 0, 0], good.1.as_bytes(), None);
         let said = chain(&store.expect_err("a key store"));
         assert!(said.contains("openssl pkcs12"), "{said}");

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::completed;
+use super::{PemError, completed, is_binary_store};
 use kubesvc_core::kubeconfig::unusable_key;
 
 const ENCRYPTED_BEGIN: &str = "-----BEGIN ENCRYPTED PRIVATE KEY-----";
@@ -21,6 +21,9 @@ const MAX_ITERATIONS: u32 = 10_000_000;
 /// Why a private key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateKeyError {
+    /// The file is a key store.
+    #[error(transparent)]
+    Store(PemError),
     /// There is none.
     #[error("it has no private key in PEM (PKCS#8, PKCS#1 or SEC1)")]
     Missing(#[source] pem::Error),
@@ -58,7 +61,10 @@ pub fn private_key(
         None if pem.windows(LEGACY_ENCRYPTION.len()).any(|window| window == LEGACY_ENCRYPTION) => {
             return Err(PrivateKeyError::Encryption);
         }
-        None => PrivateKeyDer::from_pem_slice(pem).map_err(PrivateKeyError::Missing)?,
+        None => PrivateKeyDer::from_pem_slice(pem).map_err(|error| match is_binary_store(pem) {
+            true => PrivateKeyError::Store(PemError::Store),
+            false => PrivateKeyError::Missing(error),
+        })?,
     };
     match unusable_key(&key) {
         Some(problem) => Err(PrivateKeyError::Unusable(problem)),
@@ -138,6 +144,7 @@ mod tests {
             (include_bytes!("testdata/rsa1024.pem"), "", "RSA key of 1024 bits"),
             (include_bytes!("testdata/v1.pem"), "", "has no private key in PEM"),
             (b"", "", "has no private key in PEM"),
+            (b"\x30\x82\x09\x41", "", "openssl pkcs12 -in STORE"),
         ] {
             let error = read(pem, password).expect_err(expected);
             assert!(error.contains(expected), "{expected:?}: {error}");

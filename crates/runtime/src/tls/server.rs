@@ -138,8 +138,20 @@ impl ServerTls {
     /// # Errors
     /// The client breaks off, breaks the protocol, or shows no certificate that is accepted.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
+        self.accept_or_return(stream).await.map_err(|(error, _)| error)
+    }
+
+    /// As [`ServerTls::accept`], and returns the stream of a handshake that fails, so that the client can be given time to
+    /// read the alert.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn accept_or_return<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+    ) -> Result<TlsStream<S>, (io::Error, S)> {
         let config = Arc::clone(&self.loaded.read().config);
-        TlsAcceptor::from(config).accept(stream).await
+        TlsAcceptor::from(config).accept(stream).into_fallible().await
     }
 }
 

@@ -22,6 +22,13 @@ fn each_setting_says_where_it_came_from() {
   hosts: []  # default
   cors:
     allowedOrigins: []  # default
+  ssl:
+    enabled: false  # default
+    certificate: null  # default
+    certificatePrivateKey: null  # default
+    keyPassword: null  # default
+    clientAuth: "none"  # default
+    trustCertificate: null  # default
 kubesvc:
   grpc:
     server:
@@ -35,6 +42,22 @@ kubesvc:
       security:
         keepAliveHeartbeatSeconds: 20  # default
         KeepAliveTimeOutSeconds: 20  # default
+        enabled: false  # default
+        certificateChain: null  # default
+        privateKey: null  # default
+        privateKeyPassword: null  # default
+        clientAuth: "NONE"  # default
+        trustCertCollection: null  # default
+        ciphers: []  # default
+        protocols: []  # default
+        reloadSeconds: 10  # default
+        crlFiles: []  # default
+        ownCertificate: false  # default
+    auth:
+      x509:
+        enabled: false  # default
+        filters: []  # default
+        match: "attribute"  # default
   database:
     url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
     takeOver: false  # default

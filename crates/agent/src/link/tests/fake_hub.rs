@@ -1,8 +1,12 @@
 //! A hub for tests: it passes each stream to the test, which plays the operator.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -16,6 +20,7 @@ use kubesvc_core::wire::ops::{
     Accepted, AccountSpec, AgentFrame, Hello, HubFrame, RequestDown, RequestUp, hub_frame,
 };
 use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
+use kubesvc_runtime::tls::server::ServerTls;
 
 /// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,7 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct FakeHub {
     pub(super) address: SocketAddr,
     streams: mpsc::Receiver<Stream>,
-    _serving: AbortOnDropHandle<()>,
+    /// The certificates that were shown in handshakes, in their order.
+    pub(super) shown: Arc<Mutex<Vec<CertificateDer<'static>>>>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// One stream of an agent, as the hub sees it. Dropping it closes the stream.
@@ -71,7 +78,38 @@ impl FakeHub {
                 .await
                 .expect("a server");
         });
-        Self { address, streams, _serving: AbortOnDropHandle::new(serving) }
+        Self { address, streams, shown: Arc::default(), _tasks: vec![AbortOnDropHandle::new(serving)] }
+    }
+
+    /// A hub with TLS.
+    pub(super) async fn secure(tls: Arc<ServerTls>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (sender, streams) = mpsc::channel(8);
+        let (accepted, incoming) = mpsc::channel(8);
+        let shown = Arc::<Mutex<Vec<_>>>::default();
+        let certificates = Arc::clone(&shown);
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (tls, accepted, certificates) =
+                    (Arc::clone(&tls), accepted.clone(), Arc::clone(&certificates));
+                tokio::spawn(async move {
+                    let Ok(stream) = tls.accept(stream).await else { return };
+                    let leaf = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                    certificates.lock().extend(leaf.map(|leaf| leaf.clone().into_owned()));
+                    let _ = accepted.send(Ok::<_, io::Error>(stream)).await;
+                });
+            }
+        });
+        let serving = tokio::spawn(async move {
+            Server::builder()
+                .add_service(OperationsServer::new(Service(sender)))
+                .serve_with_incoming(ReceiverStream::new(incoming))
+                .await
+                .expect("a server");
+        });
+        let tasks = [accepting, serving].map(AbortOnDropHandle::new);
+        Self { address, streams, shown, _tasks: tasks.into() }
     }
 
     /// The next stream and its hello.
