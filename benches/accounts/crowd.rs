@@ -47,7 +47,7 @@ use kubesvc_testkit::{
     ports,
     process::Process,
     simulated_agent::{
-        HubTls, SimulatedAgent,
+        SimulatedAgent, SimulatedTls,
         frames::{Introduction, NoSession, Policy},
     },
     wait::try_eventually,
@@ -201,7 +201,7 @@ async fn until_all_are_accepted(
     }
 }
 
-async fn accepted(hub: &str, number: usize, tls: Option<&HubTls>) -> Result<SimulatedAgent, String> {
+async fn accepted(hub: &str, number: usize, tls: Option<&SimulatedTls>) -> Result<SimulatedAgent, String> {
     let mut introduction = Introduction::new(&agent_id(number), ZONE);
     let mut redials = 0;
     loop {

@@ -26,7 +26,7 @@ use kubesvc_testkit::{
     ports,
     process::Process,
     simulated_agent::{
-        HubTls, SimulatedAgent,
+        SimulatedAgent, SimulatedTls,
         frames::{Introduction, Policy},
     },
     wait::try_eventually,
@@ -98,7 +98,12 @@ async fn of_bare_server(count: usize) -> Result<f64, String> {
 }
 
 /// Returns the memory that a process takes for each of `count` idle agents, in KiB.
-async fn connection(process: u32, address: &str, count: usize, tls: Option<&HubTls>) -> Result<f64, String> {
+async fn connection(
+    process: u32,
+    address: &str,
+    count: usize,
+    tls: Option<&SimulatedTls>,
+) -> Result<f64, String> {
     // The first connection allocates what all connections share.
     let _first = connect(address, count, tls).await?;
     let before = settled(process).await?;
@@ -119,7 +124,7 @@ async fn connection(process: u32, address: &str, count: usize, tls: Option<&HubT
     Ok(each)
 }
 
-async fn connect(address: &str, number: usize, tls: Option<&HubTls>) -> Result<SimulatedAgent, String> {
+async fn connect(address: &str, number: usize, tls: Option<&SimulatedTls>) -> Result<SimulatedAgent, String> {
     let introduction = Introduction::new(&format!("idle-{number}"), ZONE);
     SimulatedAgent::connect_over(address, tls, introduction, Policy::default())
         .await

@@ -11,7 +11,7 @@ use crate::{
     report::{Report, Row, Wanted},
     statistics::{Series, shown},
 };
-use kubesvc_testkit::{folder::Folder, kubeconfig::Authority, simulated_agent::HubTls};
+use kubesvc_testkit::{folder::Folder, kubeconfig::Authority, simulated_agent::SimulatedTls};
 
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
@@ -24,7 +24,7 @@ const ALLOWED: f64 = 24.0;
 pub(crate) struct BenchTls {
     folder: Folder,
     /// What the agents show and trust.
-    pub(crate) client: HubTls,
+    pub(crate) client: SimulatedTls,
 }
 
 impl BenchTls {
@@ -35,7 +35,7 @@ impl BenchTls {
         folder.write(KEY, &server.key)?;
         folder.write(AUTHORITY, &authority.pem())?;
         let identity = Some(authority.client("agent", None)?);
-        Ok(Self { folder, client: HubTls { authority: authority.pem(), identity } })
+        Ok(Self { folder, client: SimulatedTls { authority: authority.pem(), identity } })
     }
 
     /// Folder with the server's files.

@@ -40,7 +40,7 @@ use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, Rem
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::credentials_sources::CredentialsSources;
 use crate::gateway::GatewayPorts;
-use crate::hub::{CachePorts, Hub, HubPorts, KubeAgentObjects};
+use crate::hub::{BoundHub, CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::migration::{MigrationMetrics, MigrationPorts, Migrator};
@@ -259,23 +259,10 @@ impl Assembly<'_> {
         let Self { settings, location, .. } = self;
         let rate_limit = RateLimit::new(settings.kubernetes.qps, settings.kubernetes.burst);
         let kube = location.kube.clone().limited_by(rate_limit.clone(), []);
-        let registered = self.agent_objects(&leases, rate_limit);
-        self.watch_agents();
-        let ports_of_hub = self.hub_ports(&kube, registered, &credentials, &leases);
         let rest_address = ports.rest_address;
-        let tls = self.hub_tls.as_ref();
-        let of_hub = hub_settings(settings, location, rest_address.port(), connections, tls);
-        let hub = Hub::new(of_hub, ports_of_hub);
-        if leases.leases.is_some() {
-            // Agents of an earlier process of this replica count as absent until they reconnect. A leader reads them
-            // anyway.
-            hub.remember_agents().await;
-        }
-        leases.replicas.count_own(hub.backlog());
-        let bound = hub.bind().await?;
-        if let Some(tls) = tls {
-            tls.start(&settings.cluster.service_name_prefix, location, &self.background);
-        }
+        let (hub, bound) = self
+            .bind_hub((&kube, rate_limit), &credentials, &leases, (rest_address.port(), connections))
+            .await?;
         info!(
             version = env!("CARGO_PKG_VERSION"),
             replica = location.replica_id.as_str(),
@@ -350,6 +337,33 @@ impl Assembly<'_> {
             serving.await
         });
         Ok(readiness)
+    }
+
+    /// The hub, which listens on its port and answers nobody yet.
+    async fn bind_hub(
+        &self,
+        (kube, rate_limit): (&KubeAccess, RateLimit),
+        credentials: &WatchedCredentials,
+        leases: &ReplicaLeases,
+        (rest_port, connections): (u16, Connections),
+    ) -> Result<(Arc<Hub>, BoundHub), OperatorError> {
+        let Self { settings, location, .. } = self;
+        let registered = self.agent_objects(leases, rate_limit);
+        self.watch_agents();
+        let ports = self.hub_ports(kube, registered, credentials, leases);
+        let tls = self.hub_tls.as_ref();
+        let hub = Hub::new(hub_settings(settings, location, rest_port, connections, tls), ports);
+        if leases.leases.is_some() {
+            // Agents of an earlier process of this replica count as absent until they reconnect. A leader reads them
+            // anyway.
+            hub.remember_agents().await;
+        }
+        leases.replicas.count_own(hub.backlog());
+        let bound = hub.bind().await?;
+        if let Some(tls) = tls {
+            tls.start(&settings.cluster.service_name_prefix, location, &self.background);
+        }
+        Ok((hub, bound))
     }
 
     /// Answers the other replicas, if there may be any. `serving` is held until the last call has ended.

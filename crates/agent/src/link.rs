@@ -15,7 +15,7 @@ use ulid::Ulid;
 use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
 use crate::settings::BackoffSettings;
-use crate::tls::HubTls;
+use crate::tls::DialTls;
 use crate::{AgentError, AgentOptions};
 use kubesvc_core::requests;
 use kubesvc_core::wire::ops::Refused;
@@ -76,7 +76,7 @@ impl Link {
     /// Creates a link that has not dialled yet. `tls` is TLS to the hub, if it is dialled with TLS.
     pub fn new(
         options: AgentOptions,
-        tls: Option<Arc<HubTls>>,
+        tls: Option<Arc<DialTls>>,
         parts: SharedParts,
         status: Arc<AgentStatus>,
     ) -> Result<Self, AgentError> {

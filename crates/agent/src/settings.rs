@@ -24,7 +24,7 @@ use kubesvc_runtime::config::{
     TEXTS, Unit, UnknownKeys, Values, count, group, key, list, millis, parsed, seconds,
 };
 use kubesvc_runtime::settings;
-pub use tls::{HubTlsSettings, IdentitySettings, ServerSslSettings};
+pub use tls::{DialTlsSettings, IdentitySettings, ServerSslSettings};
 
 const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
@@ -92,7 +92,7 @@ settings! {
         /// dial the hub without TLS; false where it is not set and clouddriver.tls is
         insecure: bool = key("insecure", FLAG, "true");
         /// TLS to the hub; the defaults if it is dialled without.
-        tls: HubTlsSettings = group("tls").read_as(tls::of_hub);
+        tls: DialTlsSettings = group("tls").read_as(tls::of_hub);
         /// Back-off between failed dials.
         backoff: BackoffSettings = group("backoff");
         /// pace of HTTP/2 pings; 0: none

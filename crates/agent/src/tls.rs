@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use hub::HubTls;
+pub use hub::DialTls;
 
 use crate::settings::{AgentSettings, ServerSslSettings};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
@@ -94,7 +94,7 @@ impl TlsSettingNames {
 #[derive(Clone, Debug, Default)]
 pub struct AgentTls {
     /// To the hub; `None`: it is dialled without.
-    pub hub: Option<Arc<HubTls>>,
+    pub hub: Option<Arc<DialTls>>,
     /// Of the health server; `None`: it has none.
     pub server: Option<Arc<HealthTls>>,
 }
@@ -107,7 +107,7 @@ impl AgentTls {
     pub async fn read(settings: &AgentSettings) -> Result<Self, TlsSettingError> {
         let hub = match settings.hub.insecure {
             true => None,
-            false => Some(Arc::new(HubTls::read(settings.hub.tls.clone()).await?)),
+            false => Some(Arc::new(DialTls::read(settings.hub.tls.clone()).await?)),
         };
         let server = match &settings.server.ssl {
             None => None,

@@ -71,7 +71,7 @@ impl fmt::Debug for SimulatedAgent {
 
 /// TLS to a hub.
 #[derive(Debug, Clone)]
-pub struct HubTls {
+pub struct SimulatedTls {
     /// Who signs the hub's certificate, as PEM.
     pub authority: String,
     /// The agent's own certificate.
@@ -95,7 +95,7 @@ impl SimulatedAgent {
     /// A [`NoSession`] that says which step failed.
     pub async fn connect_over(
         hub: &str,
-        tls: Option<&HubTls>,
+        tls: Option<&SimulatedTls>,
         introduction: Introduction,
         policy: Policy,
     ) -> Result<Self, NoSession> {

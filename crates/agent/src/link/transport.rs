@@ -24,7 +24,7 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 
 use crate::cluster::TrustError;
 use crate::settings::HubConnectionSettings;
-use crate::tls::HubTls;
+use crate::tls::DialTls;
 use crate::{AgentError, AgentOptions};
 
 /// Timeout from name resolution to the end of the handshakes.
@@ -45,7 +45,7 @@ pub(super) struct HubDialer {
     endpoint: Endpoint,
     hub: String,
     /// `None`: the hub is dialled without TLS.
-    tls: Option<Arc<HubTls>>,
+    tls: Option<Arc<DialTls>>,
 }
 
 /// A connection to the hub.
@@ -55,7 +55,7 @@ pub(super) struct HubChannel {
     /// Number of the identity that it shows.
     pub(super) identity: u64,
     seen: ConnectionLog,
-    tls: Option<Arc<HubTls>>,
+    tls: Option<Arc<DialTls>>,
 }
 
 /// Why there is no connection to the hub.
@@ -78,7 +78,7 @@ pub(super) enum DialError {
 
 impl HubDialer {
     /// Checks the hub's address, and configures everything that HTTP/2 leaves open.
-    pub(super) fn new(options: &AgentOptions, tls: Option<Arc<HubTls>>) -> Result<Self, AgentError> {
+    pub(super) fn new(options: &AgentOptions, tls: Option<Arc<DialTls>>) -> Result<Self, AgentError> {
         let HubConnectionSettings { grpc: hub, ping_every, ping_timeout, .. } = &options.settings.hub;
         let wrong = || AgentError::HubAddress { hub: hub.clone() };
         // TLS is the connector's.
@@ -209,10 +209,10 @@ fn bound_unsent(_: &TcpStream) {}
 
 /// The first thing that a connection showed about why it cannot be used.
 #[derive(Clone, Debug, Default)]
-struct ConnectionLog(Arc<Mutex<Option<Finding>>>);
+struct ConnectionLog(Arc<Mutex<Option<DialFinding>>>);
 
 #[derive(Clone, Debug)]
-enum Finding {
+enum DialFinding {
     /// The hub has sent bytes of HTTP/2.
     Answered,
     /// TLS failed.
@@ -227,11 +227,11 @@ enum Finding {
 
 impl ConnectionLog {
     /// Records what was found, unless more is known already.
-    fn note(&self, finding: Finding) {
+    fn note(&self, finding: DialFinding) {
         let mut found = self.0.lock();
         let counts = match (&*found, &finding) {
             (None, _) => true,
-            (Some(Finding::Closed), _) | (Some(Finding::Answered), Finding::Tls(_)) => true,
+            (Some(DialFinding::Closed), _) | (Some(DialFinding::Answered), DialFinding::Tls(_)) => true,
             (Some(_), _) => false,
         };
         if counts {
@@ -241,37 +241,37 @@ impl ConnectionLog {
 
     fn note_error(&self, error: &io::Error) {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>()) {
-            Some(error) => self.note(Finding::Tls(error.clone())),
-            None => self.note(Finding::Closed),
+            Some(error) => self.note(DialFinding::Tls(error.clone())),
+            None => self.note(DialFinding::Closed),
         }
     }
 
     /// What to do about the connection, if that is known.
-    fn remedy(&self, tls: Option<&HubTls>) -> Option<String> {
+    fn remedy(&self, tls: Option<&DialTls>) -> Option<String> {
         let found = self.0.lock().clone();
         found.and_then(|found| remedy(&found, tls))
     }
 }
 
 /// What to do about a connection on which this was found.
-fn remedy(found: &Finding, tls: Option<&HubTls>) -> Option<String> {
+fn remedy(found: &DialFinding, tls: Option<&DialTls>) -> Option<String> {
     let error = match (found, tls) {
-        (Finding::WantsTls, _) => {
+        (DialFinding::WantsTls, _) => {
             return Some("the hub wants TLS: set clouddriver.insecure: false".to_owned());
         }
-        (Finding::Http1, None) => {
+        (DialFinding::Http1, None) => {
             let text = "it answers in HTTP/1.1: is this the address of a hub, and if it wants TLS, is \
                         clouddriver.insecure false?";
             return Some(text.to_owned());
         }
-        (Finding::Closed, None) => {
+        (DialFinding::Closed, None) => {
             return Some("if the hub wants TLS, set clouddriver.insecure: false".to_owned());
         }
-        (Finding::Closed, Some(_)) => {
+        (DialFinding::Closed, Some(_)) => {
             return Some("if the hub speaks no TLS, set clouddriver.insecure: true".to_owned());
         }
-        (Finding::Tls(error), Some(tls)) => (error, tls),
-        (Finding::Answered | Finding::Http1 | Finding::Tls(_), _) => return None,
+        (DialFinding::Tls(error), Some(tls)) => (error, tls),
+        (DialFinding::Answered | DialFinding::Http1 | DialFinding::Tls(_), _) => return None,
     };
     match error {
         (TlsError::InvalidMessage(InvalidMessage::InvalidContentType), _) => {
@@ -284,7 +284,7 @@ fn remedy(found: &Finding, tls: Option<&HubTls>) -> Option<String> {
 }
 
 /// What to do about the hub's certificate.
-fn remedy_of_certificate(problem: &CertificateError, tls: &HubTls) -> Option<String> {
+fn remedy_of_certificate(problem: &CertificateError, tls: &DialTls) -> Option<String> {
     match problem {
         // The second one: another authority of the same name has signed it.
         CertificateError::UnknownIssuer | CertificateError::BadSignature if tls.has_authorities() => Some(
@@ -307,7 +307,7 @@ fn remedy_of_certificate(problem: &CertificateError, tls: &HubTls) -> Option<Str
 }
 
 /// What to do about an alert of the hub.
-pub(super) fn remedy_of_alert(alert: AlertDescription, tls: &HubTls) -> Option<String> {
+pub(super) fn remedy_of_alert(alert: AlertDescription, tls: &DialTls) -> Option<String> {
     use AlertDescription as Alert;
     const CERTIFICATE: &str = "clouddriver.tls.clientCertFile";
     Some(match alert {
@@ -381,10 +381,10 @@ impl HubStream {
         self.has_read = true;
         let is_plain = matches!(self.transport, Transport::Plain(_));
         self.seen.note(match bytes {
-            [] => Finding::Closed,
-            [TLS_ALERT, ..] if is_plain => Finding::WantsTls,
-            bytes if bytes.starts_with(b"HTTP/1") => Finding::Http1,
-            _ => Finding::Answered,
+            [] => DialFinding::Closed,
+            [TLS_ALERT, ..] if is_plain => DialFinding::WantsTls,
+            bytes if bytes.starts_with(b"HTTP/1") => DialFinding::Http1,
+            _ => DialFinding::Answered,
         });
     }
 

@@ -19,7 +19,7 @@ const NAME: SettingType = SettingType::Optional(255);
 settings! {
     /// TLS to the hub.
     #[derive(Default)]
-    pub struct HubTlsSettings {
+    pub struct DialTlsSettings {
         /// name expected in the hub's certificate, and told to the hub; none: the host of clouddriver.grpc
         server_name: Option<String> = key("serverName", NAME, "");
         /// take any certificate of the hub
@@ -172,9 +172,9 @@ fn identity_of_client(keys: ClientKeys, values: &Values) -> Result<Option<Identi
 }
 
 /// Checks TLS to the hub, if it is dialled with TLS.
-pub(super) fn of_hub(settings: HubTlsSettings, values: &Values) -> Result<HubTlsSettings, ConfigError> {
+pub(super) fn of_hub(settings: DialTlsSettings, values: &Values) -> Result<DialTlsSettings, ConfigError> {
     if values.is_true(INSECURE) {
-        return Ok(HubTlsSettings::default());
+        return Ok(DialTlsSettings::default());
     }
     let name = settings.server_name.as_deref();
     if let Some(name) = name.filter(|name| ServerName::try_from(*name).is_err()) {

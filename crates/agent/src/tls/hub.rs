@@ -16,19 +16,19 @@ use tokio::sync::watch;
 
 use super::{HUB, TlsSettingError};
 use crate::cluster::{Trust, TrustError, system_verifier};
-use crate::settings::{HubTlsSettings, IdentitySettings};
+use crate::settings::{DialTlsSettings, IdentitySettings};
 use kubesvc_runtime::tls::identity::{TlsFiles, check_client};
 use kubesvc_runtime::tls::{TlsFilesError, clients, read_file};
 
 /// TLS to the hub, as its files had it when they could last be used.
-pub struct HubTls {
-    settings: HubTlsSettings,
-    loaded: RwLock<Loaded>,
+pub struct DialTls {
+    settings: DialTlsSettings,
+    loaded: RwLock<LoadedDialTls>,
     /// Counts the identities.
     identity: watch::Sender<u64>,
 }
 
-struct Loaded {
+struct LoadedDialTls {
     /// Digests of what the files of the identity, and that of the authorities, hold.
     digests: [[u8; 32]; 2],
     identity: Option<Arc<CertifiedKey>>,
@@ -36,19 +36,19 @@ struct Loaded {
     verifier: Option<Arc<dyn ServerCertVerifier>>,
 }
 
-impl fmt::Debug for HubTls {
+impl fmt::Debug for DialTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HubTls").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("DialTls").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
-impl HubTls {
+impl DialTls {
     /// Reads the files.
     ///
     /// # Errors
     /// One cannot be used. The error names the setting.
-    pub async fn read(settings: HubTlsSettings) -> Result<Self, TlsSettingError> {
-        let loaded = Contents::read(&settings).await?.load(&settings)?;
+    pub async fn read(settings: DialTlsSettings) -> Result<Self, TlsSettingError> {
+        let loaded = DialTlsContents::read(&settings).await?.load(&settings)?;
         Ok(Self { settings, loaded: RwLock::new(loaded), identity: watch::Sender::new(0) })
     }
 
@@ -57,7 +57,7 @@ impl HubTls {
     /// # Errors
     /// One cannot be used; the former ones stay in use.
     pub async fn refresh(&self) -> Result<bool, TlsSettingError> {
-        let contents = Contents::read(&self.settings).await?;
+        let contents = DialTlsContents::read(&self.settings).await?;
         let before = self.loaded.read().digests;
         if contents.digests() == before {
             return Ok(false);
@@ -130,13 +130,13 @@ impl HubTls {
 }
 
 /// What the files hold.
-struct Contents {
+struct DialTlsContents {
     identity: Option<(TlsFiles, Vec<u8>, Vec<u8>)>,
     authorities: Option<(PathBuf, Vec<u8>)>,
 }
 
-impl Contents {
-    async fn read(settings: &HubTlsSettings) -> Result<Self, TlsSettingError> {
+impl DialTlsContents {
+    async fn read(settings: &DialTlsSettings) -> Result<Self, TlsSettingError> {
         let identity = match settings.identity.as_ref().map(IdentitySettings::files) {
             Some(files) => match files.contents().await {
                 Ok((certificate, key)) => Some((files, certificate, key)),
@@ -159,7 +159,7 @@ impl Contents {
         [digest(identity), digest(self.authorities.iter().map(|(_, bytes)| bytes))]
     }
 
-    fn load(&self, settings: &HubTlsSettings) -> Result<Loaded, TlsSettingError> {
+    fn load(&self, settings: &DialTlsSettings) -> Result<LoadedDialTls, TlsSettingError> {
         let trust = Trust::default();
         let verifier = match &self.authorities {
             Some((path, bytes)) => {
@@ -182,7 +182,7 @@ impl Contents {
             }
             None => None,
         };
-        Ok(Loaded { digests: self.digests(), identity, verifier })
+        Ok(LoadedDialTls { digests: self.digests(), identity, verifier })
     }
 }
 

@@ -9,7 +9,7 @@ use rcgen::{
 };
 
 use super::*;
-use crate::settings::{HubTlsSettings, IdentitySettings};
+use crate::settings::{DialTlsSettings, IdentitySettings};
 use kubesvc_runtime::tls::clients::ClientAuth;
 
 /// A certificate authority, and a folder for the files of its certificates.
@@ -126,13 +126,13 @@ impl Place {
     }
 
     /// Settings that trust the authority of the place.
-    pub(crate) fn trusting(&self) -> HubTlsSettings {
-        HubTlsSettings { authorities: Some(self.path("ca.pem")), ..HubTlsSettings::default() }
+    pub(crate) fn trusting(&self) -> DialTlsSettings {
+        DialTlsSettings { authorities: Some(self.path("ca.pem")), ..DialTlsSettings::default() }
     }
 }
 
-async fn problem(settings: HubTlsSettings) -> String {
-    HubTls::read(settings).await.map_or_else(|error| chain(&error), |_| "none".to_owned())
+async fn problem(settings: DialTlsSettings) -> String {
+    DialTls::read(settings).await.map_or_else(|error| chain(&error), |_| "none".to_owned())
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn files_that_cannot_be_used_name_setting_file_and_remedy() {
     let with = |change: &dyn Fn(&mut IdentitySettings)| {
         let mut identity = good.clone();
         change(&mut identity);
-        HubTlsSettings { identity: Some(identity), ..place.trusting() }
+        DialTlsSettings { identity: Some(identity), ..place.trusting() }
     };
     assert_eq!(problem(with(&|_| {})).await, "none");
     let [certificate, key] = ["agent.pem", "agent.key"]
@@ -166,7 +166,7 @@ async fn files_that_cannot_be_used_name_setting_file_and_remedy() {
     let expired = place.write("expired.pem", &(expired + &its_key));
     let alone = |path: &PathBuf| {
         let identity = IdentitySettings { certificate: path.clone(), key: None, password: None };
-        HubTlsSettings { identity: Some(identity), ..place.trusting() }
+        DialTlsSettings { identity: Some(identity), ..place.trusting() }
     };
     let its_key = place.write("encrypted.key", include_str!("../../../runtime/src/tls/testdata/pbes2.pem"));
     let encrypted = |password: Option<&str>| {
@@ -177,7 +177,7 @@ async fn files_that_cannot_be_used_name_setting_file_and_remedy() {
             one.password.clone_from(&password);
         })
     };
-    let trusting = |path: &PathBuf| HubTlsSettings { authorities: Some(path.clone()), ..place.trusting() };
+    let trusting = |path: &PathBuf| DialTlsSettings { authorities: Some(path.clone()), ..place.trusting() };
     for (settings, setting, parts) in [
         (with(&|one| one.certificate = absent.clone()), "clientCertFile", ["absent.pem", "can read"]),
         (with(&|one| one.key = Some(absent.clone())), "clientKeyFile", ["absent.pem", "can read"]),
@@ -210,8 +210,8 @@ async fn files_that_cannot_be_used_name_setting_file_and_remedy() {
 #[tokio::test]
 async fn changed_files_take_effect_as_a_whole_or_not_at_all() {
     let place = Place::new();
-    let settings = HubTlsSettings { identity: Some(place.client(1)), ..place.trusting() };
-    let tls = HubTls::read(settings).await.expect("they can be used");
+    let settings = DialTlsSettings { identity: Some(place.client(1)), ..place.trusting() };
+    let tls = DialTls::read(settings).await.expect("they can be used");
     let identity = tls.identity();
     assert!(!tls.refresh().await.expect("the same"));
     let (certificate, key) = place.leaf(&["agent"], ExtendedKeyUsagePurpose::ClientAuth, |_| {});

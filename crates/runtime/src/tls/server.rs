@@ -54,12 +54,12 @@ pub struct ServerTlsSettings {
 pub struct ServerTls {
     settings: ServerTlsSettings,
     provider: Arc<CryptoProvider>,
-    loaded: RwLock<Loaded>,
+    loaded: RwLock<LoadedServerTls>,
     /// Counts the sets of authorities and revocation lists.
     trust: watch::Sender<u64>,
 }
 
-struct Loaded {
+struct LoadedServerTls {
     /// Digests of what the files of the identity, and those about clients, hold.
     digests: [[u8; 32]; 2],
     config: Arc<ServerConfig>,
@@ -84,7 +84,7 @@ impl ServerTls {
             provider.cipher_suites.clone_from(&settings.suites);
         }
         let provider = Arc::new(provider);
-        let contents = Contents::read(&settings).await?;
+        let contents = ServerTlsContents::read(&settings).await?;
         let loaded = RwLock::new(contents.load(&settings, &provider)?);
         Ok(Self { settings, provider, loaded, trust: watch::Sender::new(0) })
     }
@@ -94,7 +94,7 @@ impl ServerTls {
     /// # Errors
     /// One cannot be used; the former ones stay in use.
     pub async fn refresh(&self) -> Result<bool, TlsFilesError> {
-        let contents = Contents::read(&self.settings).await?;
+        let contents = ServerTlsContents::read(&self.settings).await?;
         let before = self.loaded.read().digests;
         let digests = contents.digests();
         if digests == before {
@@ -184,13 +184,13 @@ impl IdentityContents {
 }
 
 /// What the files hold.
-struct Contents {
+struct ServerTlsContents {
     identity: IdentityContents,
     authorities: Option<(PathBuf, Vec<u8>)>,
     revocation_lists: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Contents {
+impl ServerTlsContents {
     async fn read(settings: &ServerTlsSettings) -> Result<Self, TlsFilesError> {
         let identity = match &settings.identity {
             ServerIdentity::Files(files) => {
@@ -220,7 +220,7 @@ impl Contents {
         &self,
         settings: &ServerTlsSettings,
         provider: &Arc<CryptoProvider>,
-    ) -> Result<Loaded, TlsFilesError> {
+    ) -> Result<LoadedServerTls, TlsFilesError> {
         let verifier = self.verifier(settings, provider)?;
         let (resolver, not_after) = self.identity.resolver()?;
         let versions: &[_] = match settings.protocols.as_slice() {
@@ -237,7 +237,7 @@ impl Contents {
         config.alpn_protocols = settings.alpn.iter().map(|protocol| protocol.to_vec()).collect();
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { digests: self.digests(), config: Arc::new(config), verifier, not_after })
+        Ok(LoadedServerTls { digests: self.digests(), config: Arc::new(config), verifier, not_after })
     }
 
     fn verifier(

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::link::dial::Introduction;
 use crate::link::transport::remedy_of_alert;
-use crate::settings::{HubTlsSettings, IdentitySettings, ServerSslSettings};
+use crate::settings::{DialTlsSettings, IdentitySettings, ServerSslSettings};
 use crate::tls::tests::Place;
 use kubesvc_core::wire::ops::Accepted;
 use kubesvc_runtime::tls::clients::ClientAuth;
@@ -18,7 +18,7 @@ async fn secure(settings: ServerTlsSettings) -> FakeHub {
 }
 
 /// Options of an agent that dials with these settings; `None`: without TLS.
-fn options(hub: String, tls: Option<HubTlsSettings>) -> AgentOptions {
+fn options(hub: String, tls: Option<DialTlsSettings>) -> AgentOptions {
     let mut options = AgentOptions::of_test(hub);
     options.settings.hub.insecure = tls.is_none();
     options.settings.hub.tls = tls.unwrap_or_default();
@@ -26,10 +26,10 @@ fn options(hub: String, tls: Option<HubTlsSettings>) -> AgentOptions {
 }
 
 /// Dials, and says hello. Returns why that fails; the hub accepts nothing within the time of a test.
-async fn problem(address: String, settings: Option<HubTlsSettings>) -> String {
+async fn problem(address: String, settings: Option<DialTlsSettings>) -> String {
     let options = options(address, settings.clone());
     let tls = match settings {
-        Some(settings) => Some(Arc::new(HubTls::read(settings).await.expect("TLS of the agent"))),
+        Some(settings) => Some(Arc::new(DialTls::read(settings).await.expect("TLS of the agent"))),
         None => None,
     };
     let dialer = HubDialer::new(&options, tls).expect("a hub");
@@ -50,7 +50,7 @@ async fn a_hub_with_a_certificate_that_is_trusted_is_dialled() {
     let place = Place::new();
     let hub = secure(place.server(&["127.0.0.1"], ClientAuth::None)).await;
     assert_eq!(problem(hub.address.to_string(), Some(place.trusting())).await, "none");
-    let any = HubTlsSettings { insecure_skip_verify: true, ..HubTlsSettings::default() };
+    let any = DialTlsSettings { insecure_skip_verify: true, ..DialTlsSettings::default() };
     assert_eq!(problem(hub.address.to_string(), Some(any)).await, "none");
 }
 
@@ -64,7 +64,7 @@ async fn an_unknown_issuer_of_the_hub_names_cacert_file() {
         assert!(other.contains("no authority in clouddriver.tls.cacertFile has signed"), "{other}");
         assert!(other.contains(&hub.address.to_string()) && other.contains(why), "{other}");
     }
-    let system = problem(hub.address.to_string(), Some(HubTlsSettings::default())).await;
+    let system = problem(hub.address.to_string(), Some(DialTlsSettings::default())).await;
     assert!(system.contains("clouddriver.tls.cacertFile"), "{system}");
 }
 
@@ -74,7 +74,7 @@ async fn other_names_of_the_hub_name_server_name_which_replaces_its_host() {
     let hub = secure(place.server(&["hub.example.com"], ClientAuth::None)).await;
     let other = problem(hub.address.to_string(), Some(place.trusting())).await;
     assert!(other.contains("set clouddriver.tls.serverName"), "{other}");
-    let named = HubTlsSettings { server_name: Some("hub.example.com".to_owned()), ..place.trusting() };
+    let named = DialTlsSettings { server_name: Some("hub.example.com".to_owned()), ..place.trusting() };
     assert_eq!(problem(hub.address.to_string(), Some(named)).await, "none");
 }
 
@@ -118,7 +118,7 @@ async fn a_hub_with_tls_that_is_dialled_without_names_insecure() {
 #[tokio::test]
 async fn a_certificate_that_the_hub_refuses_names_client_cert_file() {
     let place = Place::new();
-    let with = |identity: IdentitySettings| HubTlsSettings { identity: Some(identity), ..place.trusting() };
+    let with = |identity: IdentitySettings| DialTlsSettings { identity: Some(identity), ..place.trusting() };
     let required = secure(place.server(&["127.0.0.1"], ClientAuth::Required)).await;
     let none = problem(required.address.to_string(), Some(place.trusting())).await;
     assert!(none.contains("wants a certificate of the agent: set clouddriver.tls.clientCertFile"), "{none}");
@@ -134,7 +134,7 @@ async fn a_certificate_that_the_hub_refuses_names_client_cert_file() {
     let revoking = secure(settings).await;
     let revoked = problem(revoking.address.to_string(), Some(with(place.client(7)))).await;
     assert!(revoked.contains("(clouddriver.tls.clientCertFile) as revoked"), "{revoked}");
-    let tls = HubTls::read(with(place.client(1))).await.expect("TLS");
+    let tls = DialTls::read(with(place.client(1))).await.expect("TLS");
     let expired = remedy_of_alert(AlertDescription::CertificateExpired, &tls).expect("a remedy");
     assert!(expired.contains("(clouddriver.tls.clientCertFile) as expired"), "{expired}");
 }
@@ -150,7 +150,7 @@ async fn tls_1_2_says_the_same_of_a_certificate_that_is_refused() {
     let stranger = Place::new();
     let identity = Some(stranger.client(1));
     let foreign =
-        problem(hub.address.to_string(), Some(HubTlsSettings { identity, ..place.trusting() })).await;
+        problem(hub.address.to_string(), Some(DialTlsSettings { identity, ..place.trusting() })).await;
     assert!(foreign.contains("clouddriver.tls.clientCertFile"), "{foreign}");
 }
 
@@ -168,7 +168,7 @@ impl Secure {
     async fn start() -> Self {
         let place = Place::new();
         let mut hub = secure(place.server(&["127.0.0.1"], ClientAuth::Required)).await;
-        let tls = HubTlsSettings { identity: Some(place.client(1)), ..place.trusting() };
+        let tls = DialTlsSettings { identity: Some(place.client(1)), ..place.trusting() };
         let agent = agent_with(options(hub.address.to_string(), Some(tls))).await;
         let (cluster, account) = account("u", good).await;
         let (mut stream, hello) = hub.settled(100).await;
@@ -267,7 +267,7 @@ async fn other_authorities_count_for_the_next_dial_alone() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_end_the_start() {
-    let mut options = options("hub.example:9091".to_owned(), Some(HubTlsSettings::default()));
+    let mut options = options("hub.example:9091".to_owned(), Some(DialTlsSettings::default()));
     options.settings.hub.tls.authorities = Some("/absent/ca.pem".into());
     let error = Agent::bind(options).await.expect_err("there is no such file");
     assert!(matches!(error, AgentError::Tls(_)), "{error}");
@@ -294,9 +294,9 @@ async fn health_over_tls_is_answered_and_follows_its_files() {
         client_auth: ClientAuth::Optional,
     });
     let agent = agent_with(options).await;
-    let asked = async |tls: HubTlsSettings, path: &str| -> std::io::Result<(String, Vec<u8>)> {
+    let asked = async |tls: DialTlsSettings, path: &str| -> std::io::Result<(String, Vec<u8>)> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let tls = HubTls::read(tls).await.expect("TLS");
+        let tls = DialTls::read(tls).await.expect("TLS");
         let config = Arc::new(tls.config(b"http/1.1").await.expect("authorities"));
         let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
         let stream = tokio::net::TcpStream::connect(agent.health).await?;
@@ -312,11 +312,13 @@ async fn health_over_tls_is_answered_and_follows_its_files() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let identity = Some(place.client(1));
     let (answer, _) =
-        asked(HubTlsSettings { identity, ..place.trusting() }, "/accounts").await.expect("an answer");
+        asked(DialTlsSettings { identity, ..place.trusting() }, "/accounts").await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let stranger = Place::new();
     let identity = Some(stranger.client(1));
-    asked(HubTlsSettings { identity, ..place.trusting() }, "/accounts").await.expect_err("another authority");
+    asked(DialTlsSettings { identity, ..place.trusting() }, "/accounts")
+        .await
+        .expect_err("another authority");
     let (certificate, key) = place.leaf(&["localhost"], ExtendedKeyUsagePurpose::ServerAuth, |_| {});
     place.write("health.pem", &(certificate + &key));
     let renewed = async {

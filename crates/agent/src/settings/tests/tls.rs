@@ -1,7 +1,7 @@
 //! TLS to the hub, and of the health server.
 
 use super::{Files, agent, error};
-use crate::settings::{AgentSettings, HubTlsSettings, IdentitySettings};
+use crate::settings::{AgentSettings, DialTlsSettings, IdentitySettings};
 use kubesvc_runtime::config::UnknownKeys;
 use kubesvc_runtime::tls::clients::ClientAuth;
 use secrecy::ExposeSecret as _;
@@ -45,7 +45,7 @@ clouddriver.tls:
   cacertFile: /tls/ca.crt
 ";
     let loaded = agent(yaml).expect("valid");
-    let HubTlsSettings { server_name, insecure_skip_verify, identity, authorities } =
+    let DialTlsSettings { server_name, insecure_skip_verify, identity, authorities } =
         &loaded.settings.hub.tls;
     assert_eq!((server_name.as_deref(), *insecure_skip_verify), (Some("hub.example.com"), true));
     assert_eq!(authorities.as_deref(), Some("/tls/ca.crt".as_ref()));
@@ -105,7 +105,7 @@ fn plaintext_that_was_asked_for_is_plaintext_and_says_what_it_leaves_out() {
     let yaml = "clouddriver:\n  insecure: true\n  tls: {clientKeyFile: /x, clientKeyFilePassword: hunter2}";
     let loaded = agent(yaml).expect("it is what was asked for");
     assert!(loaded.settings.hub.insecure);
-    assert_eq!(loaded.settings.hub.tls, HubTlsSettings::default());
+    assert_eq!(loaded.settings.hub.tls, DialTlsSettings::default());
     assert_eq!(
         loaded.warnings,
         [
