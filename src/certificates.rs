@@ -7,11 +7,11 @@ pub mod own_certificate;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, PublicKeyData as _,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// Seconds of a day.
@@ -51,6 +51,12 @@ impl Authority {
     pub fn read(name: &'static str, key: &[u8]) -> Option<Self> {
         let key = KeyPair::from_pem(std::str::from_utf8(key).ok()?).ok()?;
         Some(Self { name, key })
+    }
+
+    /// Whether the first certificate is that of this authority.
+    pub fn has_made(&self, authorities: &[u8]) -> bool {
+        let key = self.key.subject_public_key_info();
+        first(authorities, |certificate| certificate.public_key().raw == key) == Some(true)
     }
 
     /// Its key.
@@ -141,6 +147,25 @@ pub fn valid_from(pem: &[u8]) -> Option<i64> {
 /// The host names of the first certificate.
 pub fn dns_names(pem: &[u8]) -> Vec<String> {
     first(pem, dns_names_of).unwrap_or_default()
+}
+
+/// Whether the first certificate names the first authority as the one that signed it, by the identifier of its key.
+pub fn is_signed_by(pem: &[u8], authorities: &[u8]) -> bool {
+    let signer = first(pem, |certificate| {
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(signer) => {
+                Some(signer.key_identifier.as_ref()?.0.to_vec())
+            }
+            _ => None,
+        })
+    });
+    let authority = first(authorities, |certificate| {
+        certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(key) => Some(key.0.to_vec()),
+            _ => None,
+        })
+    });
+    signer.flatten().is_some_and(|signer| Some(signer) == authority.flatten())
 }
 
 /// The host names of a certificate in DER.

@@ -11,7 +11,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use tracing::info;
 
 use super::kept_secret::{KeptSecret, SecretFiles};
-use super::{Authority, DAY, LeafRequest, dns_names, first_text, seconds_left};
+use super::{Authority, DAY, LeafRequest, dns_names, first_text, is_signed_by, seconds_left};
 use kubesvc_runtime::kube_access::{KubeAccess, KubeError, KubeObjects, WriteOptions};
 use kubesvc_runtime::tls::identity::{CertificateError, ServingCertificate, certified_key};
 
@@ -147,7 +147,9 @@ impl Files {
         now: i64,
     ) -> Result<Option<Self>, rcgen::Error> {
         let authority = Authority::read(names.authority, &self.authority_key);
-        let is_good = authority.is_some() && seconds_left(&self.authorities, now) > AUTHORITY_DAYS * DAY / 3;
+        // A Secret that was restored in part may have a key of another authority.
+        let has_its_key = authority.as_ref().is_some_and(|authority| authority.has_made(&self.authorities));
+        let is_good = has_its_key && seconds_left(&self.authorities, now) > AUTHORITY_DAYS * DAY / 3;
         let (authorities, authority) = match authority {
             Some(authority) if is_good => (self.authorities.clone(), authority),
             _ => {
@@ -163,7 +165,8 @@ impl Files {
             let covered = dns_names(chain);
             hosts.iter().all(|name| covered.contains(name))
         };
-        let is_usable = certified_key(&self.certificate, &self.key, None).is_ok();
+        let is_usable = certified_key(&self.certificate, &self.key, None).is_ok()
+            && is_signed_by(&self.certificate, &authorities);
         let is_fresh = seconds_left(&self.certificate, now) > CERTIFICATE_DAYS * DAY / 3;
         if is_good && is_usable && is_fresh && covers(&self.certificate) {
             return Ok(None);
@@ -223,9 +226,12 @@ mod tests {
         let files = made(&Files::default(), "svc", NOW).expect("there was none");
         let other = made(&Files::default(), "svc", NOW).expect("there was none");
         for broken in [
-            Files { key: other.key, ..files.clone() },
+            Files { key: other.key.clone(), ..files.clone() },
             Files { certificate: b"no".to_vec(), ..files.clone() },
             Files { authority_key: Vec::new(), ..files.clone() },
+            // Restored in part.
+            Files { authorities: other.authorities.clone(), ..files.clone() },
+            Files { certificate: other.certificate.clone(), key: other.key.clone(), ..files.clone() },
             Files { authorities: Vec::new(), ..files },
         ] {
             let repaired = made(&broken, "svc", NOW).expect("it is replaced");

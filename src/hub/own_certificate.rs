@@ -1,7 +1,6 @@
 //! The certificate that the operator makes for the port of agents, if the settings name none. Agents read its authorities
 //! from a ConfigMap, which they mount or copy.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -60,7 +59,9 @@ impl HubCertificate {
             return Ok(());
         }
         let options = WriteOptions { urgency: None, crash_point: Some("hub-ca") };
-        let data = Some(BTreeMap::from([(key.to_owned(), authorities.to_owned())]));
+        let mut data = found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default();
+        data.insert(key.to_owned(), authorities.to_owned());
+        let data = Some(data);
         let written = match found {
             Some(found) => self.config_maps.replace(&ConfigMap { data, ..found }, options).await,
             None => {

@@ -15,6 +15,7 @@ use crate::peers::Peers;
 use crate::rest::Readiness;
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
+use kubesvc_runtime::tls::server::ServerTls;
 use kubesvc_store::account_projection::Projection;
 
 /// Interval between checks of this replica's own Lease.
@@ -32,6 +33,8 @@ pub(super) struct OperatorReadiness {
     /// Whether only this replica cannot reach the API server.
     pub(super) isolated: AtomicBool,
     pub(super) stopping: AtomicBool,
+    /// TLS of the port for agents.
+    pub(super) hub_tls: Option<Arc<ServerTls>>,
 }
 
 impl Readiness for OperatorReadiness {
@@ -49,6 +52,10 @@ impl Readiness for OperatorReadiness {
                 "accounts".to_owned(),
                 "the first list of KubesvcAccounts is not complete".to_owned(),
             ));
+        }
+        if self.hub_tls.as_ref().is_some_and(|tls| tls.not_after().is_none()) {
+            let why = "the operator has not made the certificate of the port for agents yet; /health/tasks has the reason";
+            missing.push(("hub certificate".to_owned(), why.to_owned()));
         }
         if let Some(why) = self.projection.problem().or_else(|| self.hub.cached_objects_problem()) {
             missing.push(("database".to_owned(), why));

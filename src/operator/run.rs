@@ -682,6 +682,7 @@ impl Assembly<'_> {
             replicas: Arc::clone(&leases.replicas),
             isolated: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            hub_tls: self.hub_tls.as_ref().map(HubTls::server),
         })
     }
 

@@ -65,6 +65,7 @@ const NAME_PATTERNS: &Word = &Word {
     fits: |text| text.len() <= 1024 && kubesvc_clouddriver::migration::is_pattern(text),
     most: 100,
     secret: false,
+    keeps_commas: false,
 };
 
 settings! {

@@ -378,7 +378,7 @@ async fn another_certificate_is_shown_while_streams_stay_and_only_tls_gets_in() 
     let mut http1 = client(authority.pem(), rustls::crypto::ring::default_provider());
     http1.alpn_protocols = vec![b"http/1.1".to_vec()];
     assert!(shake(hub, authority.pem(), Some(http1)).await.is_err(), "ALPN has h2 alone");
-    eventually("five counted handshakes", SEEN, async || {
+    eventually("four counted handshakes", SEEN, async || {
         let counted = refused(&world, "handshake").await - before;
         if counted >= 4 { Ok(()) } else { Err(counted.to_string()) }
     })

@@ -26,6 +26,12 @@
 {{- if get $flat "kubesvc.grpc.server.security.privatekeypassword" -}}
 {{- fail "settings.kubesvc.grpc.server.security.privateKeyPassword would stand in a ConfigMap: store it in a Secret, and give it in extraEnv as KUBESVC_GRPC_SERVER_SECURITY_PRIVATEKEYPASSWORD." -}}
 {{- end -}}
+{{- if get $flat "server.ssl.keypassword" -}}
+{{- fail "settings.server.ssl.keyPassword would stand in a ConfigMap: store it in a Secret, and give it in extraEnv as SERVER_SSL_KEYPASSWORD." -}}
+{{- end -}}
+{{- if and .Values.monitoring.enabled (eq (include "kubesvc.restProtocol" .) "https") -}}
+{{- fail "monitoring.enabled scrapes port 7002 without TLS, and settings.server.ssl.enabled is true: set monitoring.enabled: false, and apply a PodMonitor with your authority." -}}
+{{- end -}}
 {{- if hasKey $flat "kubesvc.watchnamespaces" -}}
 {{- fail "settings.kubesvc.watchNamespaces comes without the rights: set watchNamespaces, which binds the role in each namespace too." -}}
 {{- end -}}

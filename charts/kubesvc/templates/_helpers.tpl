@@ -61,6 +61,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- ternary "https" "kubernetes.io/h2c" (eq (toString (get $flat "kubesvc.grpc.server.security.enabled")) "true") -}}
 {{- end -}}
 
+{{/* How the port of REST is spoken to. */}}
+{{- define "kubesvc.restProtocol" -}}
+{{- $flat := include "kubesvc.flat" . | fromJson -}}
+{{- ternary "https" "http" (eq (toString (get $flat "server.ssl.enabled")) "true") -}}
+{{- end -}}
+
 {{/* The name of the claim with SQLite's file; empty: none. */}}
 {{- define "kubesvc.claim" -}}
 {{- if .Values.persistence.enabled -}}

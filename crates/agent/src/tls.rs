@@ -84,7 +84,9 @@ impl TlsSettingNames {
                 (self.authorities, "name a file with the certificates of the authorities in PEM")
             }
             TlsFilesError::NoSystemAuthority => (self.authorities, "set it, or install ca-certificates"),
-            TlsFilesError::Setup(_) => (self.certificate, "name another certificate"),
+            TlsFilesError::Setup(_) | TlsFilesError::Interrupted(_) => {
+                (self.certificate, "name another certificate")
+            }
         };
         TlsSettingError { setting, remedy, source: Box::new(source) }
     }

@@ -62,6 +62,9 @@ pub enum TlsFilesError {
     /// The machine has no certificate authorities.
     #[error("the machine trusts no certificate authority (ca-certificates)")]
     NoSystemAuthority,
+    /// The program is ending.
+    #[error("the files were not parsed to their end")]
+    Interrupted(#[from] tokio::task::JoinError),
     /// The settings of TLS fit no connection.
     #[error("TLS cannot be set up")]
     Setup(#[from] rustls::Error),

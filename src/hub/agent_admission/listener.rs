@@ -117,7 +117,8 @@ pub(crate) fn accept(
     let (begun, taken) = mpsc::channel(MAX_READY_CONNECTIONS);
     let tasks = policy.tasks.clone();
     if let Some(clients) = policy.clients.clone() {
-        tasks.spawn(clients.follow(stop.clone()));
+        let trust = clients.trust();
+        tasks.spawn(clients.follow(trust, stop.clone()));
     }
     tasks.spawn(async move {
         if stop.run_until_cancelled(ready).await.is_none() {

@@ -5,22 +5,28 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{error, info, warn};
 
 use crate::hub::metrics::HubMetrics;
 use kubesvc_runtime::tls::handshake_errors::problem_of_client;
+use kubesvc_runtime::tls::identity::not_after;
 use kubesvc_runtime::tls::server::ServerTls;
 
 /// Maximum number of threads that verify certificates at once.
 const MAX_THREADS: usize = 8;
-/// Maximum number of closed connections that are named at once; of the others there is only the number.
+/// Maximum number of closed connections that are named for one change; of the others there is only the number.
 const MAX_NAMED: usize = 20;
+
+/// Interval between two looks at certificates that may have expired.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A certificate with those that lead to its authority, in DER; empty: none was shown.
 pub(crate) type CertificateChain = Arc<[CertificateDer<'static>]>;
@@ -43,6 +49,8 @@ struct LiveConnection {
     chain: CertificateChain,
     peer: SocketAddr,
     close: CancellationToken,
+    /// When the certificate expires, in epoch seconds.
+    not_after: i64,
 }
 
 /// The client of a connection, which is forgotten with it.
@@ -99,7 +107,8 @@ impl LiveClients {
             return LiveClient::default();
         }
         let chain: CertificateChain = chain.iter().map(|one| one.clone().into_owned()).collect();
-        let connection = LiveConnection { chain: Arc::clone(&chain), peer, close: close.clone() };
+        let not_after = not_after(&chain).unwrap_or(i64::MAX);
+        let connection = LiveConnection { chain: Arc::clone(&chain), peer, close: close.clone(), not_after };
         let number = {
             let mut live = self.live.lock();
             live.next += 1;
@@ -114,22 +123,34 @@ impl LiveClients {
         LiveClient { chain, place: Some((Arc::clone(self), number)) }
     }
 
-    /// Verifies all connections whenever other authorities or lists are in use, until stopped.
-    pub(super) async fn follow(self: Arc<Self>, stop: CancellationToken) {
-        let mut trust = self.trust();
-        while let Some(Ok(())) = stop.run_until_cancelled(trust.changed()).await {
+    /// Verifies all connections whenever other authorities or lists than those of `trust` are in use, and closes those whose
+    /// certificate expires, until stopped.
+    pub(super) async fn follow(self: Arc<Self>, mut trust: watch::Receiver<u64>, stop: CancellationToken) {
+        let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = expiry.tick() => {
+                    self.close_expired(jiff::Timestamp::now().as_second());
+                    continue;
+                }
+                changed = trust.changed() => if changed.is_err() { return },
+            }
             let connections: Vec<_> = self.live.lock().connections.values().cloned().collect();
             let clients = Arc::clone(&self);
             // Thousands of signatures take longer than a task may hold its thread.
             let verified = tokio::task::spawn_blocking(move || clients.verify(&connections)).await;
             if let Err(panic) = verified {
-                std::panic::resume_unwind(panic.into_panic());
+                // Without it, nobody would be cut any more.
+                error!(%panic, "cannot verify the certificates of connected agents again; closing all of their connections");
+                self.live.lock().connections.values().for_each(|connection| connection.close.cancel());
             }
         }
     }
 
     /// Closes the connections whose certificates are not accepted.
     fn verify(&self, connections: &[LiveConnection]) {
+        let (named, more) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
         let mut chains: HashMap<&[CertificateDer<'_>], Vec<&LiveConnection>> = HashMap::new();
         for connection in connections {
             chains.entry(&connection.chain).or_default().push(connection);
@@ -138,23 +159,44 @@ impl LiveClients {
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         thread::scope(|scope| {
             for some in chains.chunks(chains.len().div_ceil(threads).max(1)) {
-                scope.spawn(move || some.iter().for_each(|(chain, of)| self.verify_chain(chain, of)));
+                scope.spawn(move || {
+                    some.iter().for_each(|(chain, of)| self.verify_chain(chain, of, (named, more)));
+                });
             }
         });
+        if let more @ 1.. = more.load(Ordering::Relaxed) {
+            warn!("{more} more connections closed, since their certificates are not accepted any more");
+        }
     }
 
-    fn verify_chain(&self, chain: &[CertificateDer<'_>], connections: &[&LiveConnection]) {
+    fn verify_chain(
+        &self,
+        chain: &[CertificateDer<'_>],
+        connections: &[&LiveConnection],
+        (named, more): (&AtomicUsize, &AtomicUsize),
+    ) {
         let Err(problem) = self.tls.verify(chain) else { return };
         let why = problem_of_client(&problem);
-        for (at, LiveConnection { peer, close, .. }) in connections.iter().enumerate() {
+        for LiveConnection { peer, close, .. } in connections {
             self.metrics.refuse_connection("certificate");
             close.cancel();
-            if at < MAX_NAMED {
+            if named.fetch_add(1, Ordering::Relaxed) < MAX_NAMED {
                 warn!(%peer, "connection closed: {why}");
+            } else {
+                more.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if let Some(more @ 1..) = connections.len().checked_sub(MAX_NAMED) {
-            warn!("{more} more connections closed: {why}");
+    }
+
+    /// Closes the connections whose certificate has expired.
+    fn close_expired(&self, now: i64) {
+        let live = self.live.lock();
+        for LiveConnection { peer, close, not_after, .. } in live.connections.values() {
+            if *not_after <= now && !close.is_cancelled() {
+                self.metrics.refuse_connection("certificate");
+                close.cancel();
+                info!(%peer, "connection closed: the certificate of its client has expired");
+            }
         }
     }
 }
@@ -200,6 +242,15 @@ mod tests {
             drop(client);
             assert!(clients.live.lock().connections.is_empty());
         }
+        let leaf =
+            CertificateDer::from_pem_slice(authority.expired_client().0.as_bytes()).expect("a certificate");
+        let (close, now) = (CancellationToken::new(), clients.trust());
+        let expired = clients.enter(&[leaf], ([192, 0, 2, 1], 1).into(), &close, &now);
+        clients.close_expired(1_600_000_000);
+        assert!(!close.is_cancelled(), "its time had not ended");
+        clients.close_expired(1_700_000_000);
+        assert!(close.is_cancelled());
+        drop(expired);
         let without = clients.enter(&[], ([192, 0, 2, 1], 1).into(), &CancellationToken::new(), &trust);
         assert!(without.chain().is_empty() && clients.live.lock().connections.is_empty());
     }

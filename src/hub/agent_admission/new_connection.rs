@@ -121,7 +121,8 @@ impl NewConnection {
             warn!(peer = %self.peer, "connection closed: the TLS handshake failed: {why}");
         }
         // The client reads the alert.
-        let _ = tokio::time::timeout(READ_OUT_TIMEOUT, read_out(&mut stream)).await;
+        let reads = tokio::time::timeout(READ_OUT_TIMEOUT, read_out(&mut stream));
+        let _ = self.step(HANDSHAKE, reads).await;
     }
 
     /// Closes a connection to a port with TLS that does not begin with a handshake.
@@ -139,8 +140,9 @@ impl NewConnection {
                 }
                 if spoken == DetectedProtocol::Http1 {
                     let sentence = self.sentence("gRPC over HTTP/2 with TLS");
-                    let answered = answer_http1(&mut stream, &sentence);
-                    let _ = tokio::time::timeout(READ_OUT_TIMEOUT, answered).await;
+                    let answered =
+                        tokio::time::timeout(READ_OUT_TIMEOUT, answer_http1(&mut stream, &sentence));
+                    let _ = self.step("plaintext", answered).await;
                 }
             }
             Some(Ok(_)) => self.not_http2(),
@@ -155,8 +157,8 @@ impl NewConnection {
                 self.policy.metrics.refuse_connection("http1");
                 let sentence = self.sentence("gRPC over HTTP/2");
                 // A client that does not read the answer is closed without it.
-                let answered = answer_http1(&mut stream, &sentence);
-                let _ = tokio::time::timeout(READ_OUT_TIMEOUT, answered).await;
+                let answered = tokio::time::timeout(READ_OUT_TIMEOUT, answer_http1(&mut stream, &sentence));
+                let _ = self.step("http1", answered).await;
             }
             DetectedProtocol::Tls if self.policy.clients.is_none() => {
                 if self.refused("tls") {

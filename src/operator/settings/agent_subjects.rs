@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubesvc_core::identity::{SubjectFilters, SubjectMatch};
-use kubesvc_runtime::config::{ConfigError, FLAG, SettingType, TEXTS, Values, key};
+use kubesvc_runtime::config::{ConfigError, FLAG, SettingType, TEXTS_WITH_COMMAS, Values, key};
 use kubesvc_runtime::settings;
 
 pub(super) const GROUP: &str = "kubesvc.grpc.auth.x509";
@@ -15,7 +15,7 @@ settings! {
         /// let in only agents whose certificate has a subject that a filter matches
         enabled: bool = key("enabled", FLAG, "false");
         /// regular expressions in RE2 syntax, without look-around, for subjects such as CN=agent-1,O=acme
-        filters: Vec<String> = key("filters", SettingType::List(TEXTS), "");
+        filters: Vec<String> = key("filters", SettingType::List(TEXTS_WITH_COMMAS), "");
         /// attribute: a match begins and ends where an attribute does; search: anywhere
         how: SubjectMatch = key("match", MATCHES, "attribute");
     }

@@ -32,6 +32,7 @@ const PATHS: &Word = &Word {
     fits: |text| text.starts_with('/') && text.len() <= 4096 && !text.contains(char::is_control),
     most: 100,
     secret: false,
+    keeps_commas: false,
 };
 const VARIABLE: SettingType = SettingType::Word(&Word {
     allowed: "text on one line of at most 4096 characters",
@@ -39,6 +40,7 @@ const VARIABLE: SettingType = SettingType::Word(&Word {
     fits: |text| text.len() <= 4096 && !text.contains(char::is_control),
     most: 1,
     secret: true,
+    keeps_commas: false,
 });
 const CLOUDDRIVER_DATABASE: SettingType = SettingType::Word(&Word {
     allowed: "mysql://USER@HOST:PORT/DATABASE or postgres://USER@HOST:PORT/DATABASE, without a password, which is for \
@@ -47,6 +49,7 @@ const CLOUDDRIVER_DATABASE: SettingType = SettingType::Word(&Word {
     fits: |text| kubesvc_store::check_clouddriver_url(text).is_ok(),
     most: 1,
     secret: true,
+    keeps_commas: false,
 });
 const SECRET_NAME: SettingType = SettingType::Word(&Word {
     allowed: "the namespace and name of a Secret, as NAMESPACE/NAME",
@@ -57,6 +60,7 @@ const SECRET_NAME: SettingType = SettingType::Word(&Word {
     },
     most: 1,
     secret: false,
+    keeps_commas: false,
 });
 
 settings! {

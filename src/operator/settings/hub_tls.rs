@@ -115,7 +115,7 @@ impl HubTlsSettings {
             {
                 "crlFiles"
             }
-            TlsFilesError::Setup(_) => "ciphers",
+            TlsFilesError::Setup(_) | TlsFilesError::Interrupted(_) => "ciphers",
             TlsFilesError::File { .. } | TlsFilesError::Clients { .. } | TlsFilesError::NoSystemAuthority => {
                 "trustCertCollection"
             }

@@ -107,6 +107,12 @@ pub(super) fn checked(keys: RestTlsKeys, values: &Values) -> Result<Option<RestT
     if keys.client_auth != ClientAuth::None && keys.trust_certificate.is_none() {
         problems.push(needs("clientAuth", "trustCertificate, the authorities of callers' certificates"));
     }
+    if keys.client_auth == ClientAuth::None && keys.trust_certificate.is_some() {
+        problems.push(needs(
+            "trustCertificate",
+            "clientAuth: want or need: no caller is asked for a certificate",
+        ));
+    }
     match certificate.zip(key).filter(|_| problems.is_empty()) {
         Some((certificate, key)) => Ok(Some(RestTlsSettings {
             files: CertificateFiles { certificate, key, password: keys.key_password },

@@ -9,6 +9,8 @@ const HUB_AUTH: &str = "the hub does not check who an agent is yet; leave this o
     port 9091 (docs/security.md)";
 const REST_TLS: &str = "only PEM files are read: name them in server.ssl.certificate, certificatePrivateKey and \
     trustCertificate (openssl pkcs12 -in STORE -nodes -out FILE.pem)";
+const REST_TLS_ELSE: &str =
+    "REST serves TLS 1.3 and 1.2 with all suites that have AEAD, and nothing else is chosen; leave this out";
 const REST_AUTH: &str = "REST does not check who a caller is yet; leave this out, and let nobody but trusted callers \
     reach port 7002 (docs/security.md)";
 
@@ -22,9 +24,9 @@ pub(super) const KEYS: &[Unread] = &[
             ("keyStorePassword", SECRET, "", "password of that store"),
             ("trustStore", ANY, "", "who signs callers' certificates, likewise"),
             ("trustStorePassword", SECRET, "", "password of that store"),
-            ("*", SECRET, "", "all else about TLS"),
         ],
     ),
+    Refused(REST_TLS_ELSE, "server.ssl", &[("*", SECRET, "", "all else about TLS")]),
     Refused(
         REST_AUTH,
         "kubesvc.rest.auth",

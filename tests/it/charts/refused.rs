@@ -157,6 +157,14 @@ const OPERATOR: &[Refusal] = &[
         "settings.kubesvc.grpc.server.security.privateKeyPassword would stand in a ConfigMap: store it in a Secret",
     ),
     (
+        &["settings.server.ssl.keyPassword=hunter2"],
+        "settings.server.ssl.keyPassword would stand in a ConfigMap: store it in a Secret",
+    ),
+    (
+        &["monitoring.enabled=true", "settings.server.ssl.enabled=true"],
+        "monitoring.enabled scrapes port 7002 without TLS",
+    ),
+    (
         &[
             "expose.type=Gateway",
             "settings.kubesvc.grpc.server.security.enabled=true",

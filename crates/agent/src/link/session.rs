@@ -203,9 +203,13 @@ impl<'a> LinkSession<'a> {
     /// meanwhile; else this one goes on.
     async fn greet_anew(&mut self, hub: HubChannel, stop: &StopSignals) -> Option<AcceptedStream> {
         let hello = self.introduction.hello(self.accounts.held());
+        // This session's own frames wait meanwhile.
+        let patience = self.silence_limit.0 / 3;
         let greeted = tokio::select! {
             () = stop.leave.cancelled() => return None,
-            greeted = dial::greet(hub, hello) => greeted,
+            greeted = timeout(patience, dial::greet(hub, hello)) => greeted.unwrap_or_else(|_| {
+                Err(LinkEnd::Broken(format!("the hub did not answer on another connection within {} ms", patience.as_millis())))
+            }),
         };
         greeted.map_err(|problem| self.renewal.refused(&problem)).ok()
     }

@@ -218,6 +218,12 @@ pub(super) fn of_server(
             "server.ssl.caCertFile, the authorities of the callers' certificates",
         );
     }
+    if client_auth == ClientAuth::None && authorities.is_some() {
+        return wants(
+            "server.ssl.caCertFile",
+            "server.ssl.clientAuth: want or need, since no caller is asked for a certificate",
+        );
+    }
     Ok(Some(ServerSslSettings { identity, authorities, client_auth }))
 }
 

@@ -48,7 +48,7 @@ impl DialTls {
     /// # Errors
     /// One cannot be used. The error names the setting.
     pub async fn read(settings: DialTlsSettings) -> Result<Self, TlsSettingError> {
-        let loaded = DialTlsContents::read(&settings).await?.load(&settings)?;
+        let loaded = DialTlsContents::read(&settings).await?.parsed(&settings).await?;
         Ok(Self { settings, loaded: RwLock::new(loaded), identity: watch::Sender::new(0) })
     }
 
@@ -62,7 +62,7 @@ impl DialTls {
         if contents.digests() == before {
             return Ok(false);
         }
-        let loaded = contents.load(&self.settings)?;
+        let loaded = contents.parsed(&self.settings).await?;
         let is_other_identity = loaded.digests[0] != before[0];
         *self.loaded.write() = loaded;
         if is_other_identity {
@@ -157,6 +157,13 @@ impl DialTlsContents {
     fn digests(&self) -> [[u8; 32]; 2] {
         let identity = self.identity.iter().flat_map(|(_, certificate, key)| [certificate, key]);
         [digest(identity), digest(self.authorities.iter().map(|(_, bytes)| bytes))]
+    }
+
+    /// Parses on a thread of its own: a key may be derived from a password by millions of iterations.
+    async fn parsed(self, settings: &DialTlsSettings) -> Result<LoadedDialTls, TlsSettingError> {
+        let settings = settings.clone();
+        let loaded = tokio::task::spawn_blocking(move || self.load(&settings)).await;
+        loaded.unwrap_or_else(|error| Err(HUB.error(None, TlsFilesError::Interrupted(error))))
     }
 
     fn load(&self, settings: &DialTlsSettings) -> Result<LoadedDialTls, TlsSettingError> {

@@ -78,6 +78,8 @@ pub struct Word {
     pub most: usize,
     /// Whether the text is never shown in messages.
     pub secret: bool,
+    /// Whether one text is one item of a list, commas and all.
+    pub keeps_commas: bool,
 }
 
 /// A shape that only one setting has.
@@ -99,7 +101,7 @@ pub struct CustomType {
 pub struct UnfitValue(pub String);
 
 const fn word(allowed: &'static str, pattern: &'static str, fits: fn(&str) -> bool) -> Word {
-    Word { allowed, pattern, fits, most: usize::MAX, secret: false }
+    Word { allowed, pattern, fits, most: usize::MAX, secret: false, keeps_commas: false }
 }
 
 macro_rules! namespace {
@@ -141,6 +143,7 @@ pub const NAMESPACE: SettingType = SettingType::Word(&word(
 /// Where the database is.
 pub const DATABASE_URL: SettingType = SettingType::Word(&Word {
     secret: true,
+    keeps_commas: false,
     ..word(
         "an address that begins with sqlite://, mysql:// or postgres://",
         "^(sqlite|mysql|mariadb|postgres|postgresql)://",
@@ -151,6 +154,7 @@ pub const DATABASE_URL: SettingType = SettingType::Word(&Word {
 /// password.
 pub const HTTP_URL: SettingType = SettingType::Word(&Word {
     secret: true,
+    keeps_commas: false,
     ..word(
         "http://HOST:PORT or https://HOST:PORT, with a path or without, and without a user and a password, query and \
          fragment",
@@ -167,6 +171,11 @@ pub const CRON: SettingType = SettingType::Word(&word(
 
 /// Items on one line each.
 pub const TEXTS: &Word = &word("a list of texts", "", |text| one_line(text, 4096));
+/// Texts, of which one that is given alone may have commas.
+pub const TEXTS_WITH_COMMAS: &Word = &Word {
+    keeps_commas: true,
+    ..word("a list of texts; one text is one item, commas and all", "", |text| one_line(text, 4096))
+};
 /// Kubernetes namespaces.
 pub const NAMESPACES: &Word = &word("a list of namespaces", concat!("^", namespace!(), "$"), dns_label);
 /// Namespaces, or `*` for all.
@@ -290,8 +299,11 @@ impl SettingType {
                 words.iter().find(|w| w.eq_ignore_ascii_case(trimmed)).map(|word| (*word).into())
             }
             Self::List(of) | Self::OptionalList(of) => {
-                let items = trimmed.split(',').map(str::trim).filter(|item| !item.is_empty());
-                of.list(&items.collect::<Vec<_>>())
+                let parts: Vec<_> = match of.keeps_commas {
+                    true => vec![trimmed],
+                    false => trimmed.split(',').map(str::trim).collect(),
+                };
+                of.list(&parts.into_iter().filter(|item| !item.is_empty()).collect::<Vec<_>>())
             }
             Self::Custom(_) => None,
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,7 +215,7 @@ impl PortConnection {
     /// Shakes hands, within the deadline for the first head. `None`: the client broke off, speaks no TLS, or shows no certificate
     /// that is accepted.
     pub async fn handshake(&self, tls: &ServerTls, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
-        match tls.accept(stream).await {
+        match self.ending.run_until_cancelled(tls.accept(stream)).await? {
             Ok(stream) => Some(stream),
             // The client's doing is no problem: probes of load balancers connect and leave.
             Err(error) if error.kind() != io::ErrorKind::InvalidData => {
@@ -231,7 +231,9 @@ impl PortConnection {
 
     /// Whether it comes from the same machine.
     pub(super) fn is_local(&self) -> bool {
-        self.peer.to_canonical().is_loopback()
+        let peer = self.peer.to_canonical();
+        // Other addresses of the loopback network are those of proxies before the pod, such as 127.0.0.6 of Istio.
+        peer == IpAddr::from(Ipv4Addr::LOCALHOST) || peer == IpAddr::from(Ipv6Addr::LOCALHOST)
     }
 
     /// Counts the connection as closed for a reason.

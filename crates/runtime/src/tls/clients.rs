@@ -9,6 +9,9 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use serde::Deserialize;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::{PemError, TlsFilesError, is_binary_store};
 
@@ -47,6 +50,17 @@ pub enum ClientsError {
     /// There is no revocation list.
     #[error("there is no revocation list (X509 CRL) in it")]
     NoRevocationList,
+    /// A revocation list has expired.
+    #[error("the revocation list of {issuer} expired at {at}; renew it")]
+    ExpiredList {
+        /// Its issuer.
+        issuer: String,
+        /// When.
+        at: jiff::Timestamp,
+    },
+    /// An authority has no revocation list.
+    #[error("authority {0} of it has no revocation list, and others have; add its list")]
+    NoListOf(String),
     /// What was read fits no connection.
     #[error(transparent)]
     Verifier(#[from] VerifierBuilderError),
@@ -81,18 +95,51 @@ pub fn system_authorities() -> Result<RootCertStore, TlsFilesError> {
     }
 }
 
-/// The revocation lists of a file, PEM or DER.
+/// The revocation lists of a file, PEM or DER. `now` is in epoch seconds.
 ///
 /// # Errors
-/// There is none.
-pub fn revocation_lists(bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, ClientsError> {
+/// There is none, or one has expired: it would lock its issuer's clients out.
+pub fn revocation_lists(
+    bytes: &[u8],
+    now: i64,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, ClientsError> {
     let lists = CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>();
-    match lists.map_err(PemError::Damaged)? {
-        lists if !lists.is_empty() => Ok(lists),
+    let lists = match lists.map_err(PemError::Damaged)? {
+        lists if !lists.is_empty() => lists,
         // Whether it is a list is found when the verifier is made.
-        _ if bytes.first() == Some(&0x30) => Ok(vec![bytes.to_vec().into()]),
-        _ => Err(ClientsError::NoRevocationList),
+        _ if bytes.first() == Some(&0x30) => vec![bytes.to_vec().into()],
+        _ => return Err(ClientsError::NoRevocationList),
+    };
+    for list in &lists {
+        let Ok((_, list)) = CertificateRevocationList::from_der(list) else { continue };
+        let next = list.next_update().map(|time| time.timestamp());
+        if let Some(next) = next.filter(|next| *next < now) {
+            let (issuer, at) =
+                (list.issuer().to_string(), jiff::Timestamp::from_second(next).unwrap_or_default());
+            return Err(ClientsError::ExpiredList { issuer, at });
+        }
     }
+    Ok(lists)
+}
+
+/// Checks that each of the authorities has a revocation list: without, its clients would be locked out.
+///
+/// # Errors
+/// One has none.
+pub fn check_each_has_a_list(
+    authorities: &[u8],
+    lists: &[CertificateRevocationListDer<'_>],
+) -> Result<(), ClientsError> {
+    let lists: Vec<_> =
+        lists.iter().filter_map(|list| CertificateRevocationList::from_der(list).ok()).collect();
+    for authority in CertificateDer::pem_slice_iter(authorities).filter_map(Result::ok) {
+        let Ok((_, authority)) = X509Certificate::from_der(&authority) else { continue };
+        let subject = authority.subject();
+        if !lists.iter().any(|(_, list)| list.issuer().as_raw() == subject.as_raw()) {
+            return Err(ClientsError::NoListOf(subject.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// Verifies clients by these authorities. With revocation lists, each issuer of a chain needs one that has not expired.

@@ -60,11 +60,25 @@ pub struct ServerTls {
 }
 
 struct LoadedServerTls {
-    /// Digests of what the files of the identity, and those about clients, hold.
-    digests: [[u8; 32]; 2],
+    identity: LoadedIdentity,
+    clients: LoadedClients,
     config: Arc<ServerConfig>,
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// What the port shows.
+struct LoadedIdentity {
+    /// Digest of what its files hold.
+    digest: [u8; 32],
+    resolver: Arc<dyn ResolvesServerCert>,
+    /// When the certificate of files expires, in epoch seconds.
     not_after: Option<i64>,
+}
+
+/// Which clients the port accepts.
+struct LoadedClients {
+    /// Digest of what its files hold.
+    digest: [u8; 32],
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 impl fmt::Debug for ServerTls {
@@ -84,27 +98,58 @@ impl ServerTls {
             provider.cipher_suites.clone_from(&settings.suites);
         }
         let provider = Arc::new(provider);
-        let contents = ServerTlsContents::read(&settings).await?;
-        let loaded = RwLock::new(contents.load(&settings, &provider)?);
+        let identity = IdentityContents::read(&settings).await?.load().await?;
+        let clients = ClientsContents::read(&settings).await?.load(settings.client_auth, &provider).await?;
+        let config = config(&settings, &provider, &identity, &clients)?;
+        let loaded = RwLock::new(LoadedServerTls { identity, clients, config });
         Ok(Self { settings, provider, loaded, trust: watch::Sender::new(0) })
     }
 
-    /// Reads the files again. Returns whether they are others; then they take effect for further handshakes.
+    /// Reads the files again. Returns whether they are others; then they take effect for further handshakes. The certificate
+    /// with its key is one set, what is known of clients another one: one that cannot be used holds up no revocation.
     ///
     /// # Errors
-    /// One cannot be used; the former ones stay in use.
+    /// A set cannot be used; the former one stays in use.
     pub async fn refresh(&self) -> Result<bool, TlsFilesError> {
-        let contents = ServerTlsContents::read(&self.settings).await?;
-        let before = self.loaded.read().digests;
-        let digests = contents.digests();
-        if digests == before {
-            return Ok(false);
+        let (identity, clients) = (self.next_identity().await, self.next_clients().await);
+        let (mut is_changed, mut is_trust_changed) = (false, false);
+        {
+            let mut loaded = self.loaded.write();
+            let LoadedServerTls { identity: shown, clients: accepted, .. } = &mut *loaded;
+            if let Ok(Some(next)) = &identity {
+                (shown.digest, shown.not_after) = (next.digest, next.not_after);
+                shown.resolver = Arc::clone(&next.resolver);
+                is_changed = true;
+            }
+            if let Ok(Some(next)) = &clients {
+                (accepted.digest, accepted.verifier) = (next.digest, next.verifier.clone());
+                (is_changed, is_trust_changed) = (true, true);
+            }
+            if is_changed {
+                loaded.config = config(&self.settings, &self.provider, &loaded.identity, &loaded.clients)?;
+            }
         }
-        *self.loaded.write() = contents.load(&self.settings, &self.provider)?;
-        if digests[1] != before[1] {
+        if is_trust_changed {
             self.trust.send_modify(|number| *number += 1);
         }
-        Ok(true)
+        clients?;
+        identity?;
+        Ok(is_changed)
+    }
+
+    async fn next_identity(&self) -> Result<Option<LoadedIdentity>, TlsFilesError> {
+        let contents = IdentityContents::read(&self.settings).await?;
+        let is_same = contents.digest() == self.loaded.read().identity.digest;
+        if is_same { Ok(None) } else { contents.load().await.map(Some) }
+    }
+
+    async fn next_clients(&self) -> Result<Option<LoadedClients>, TlsFilesError> {
+        let contents = ClientsContents::read(&self.settings).await?;
+        let is_same = contents.digest() == self.loaded.read().clients.digest;
+        if is_same {
+            return Ok(None);
+        }
+        contents.load(self.settings.client_auth, &self.provider).await.map(Some)
     }
 
     /// Changes when other authorities or revocation lists are in use.
@@ -117,7 +162,7 @@ impl ServerTls {
     /// # Errors
     /// It is not accepted.
     pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
-        let Some(verifier) = self.loaded.read().verifier.clone() else { return Ok(()) };
+        let Some(verifier) = self.loaded.read().clients.verifier.clone() else { return Ok(()) };
         match chain.split_first() {
             Some((leaf, others)) => verifier.verify_client_cert(leaf, others, UnixTime::now()).map(drop),
             None if verifier.client_auth_mandatory() => Err(rustls::Error::NoCertificatesPresented),
@@ -128,7 +173,7 @@ impl ServerTls {
     /// When the certificate that is shown expires, in epoch seconds.
     pub fn not_after(&self) -> Option<i64> {
         match &self.settings.identity {
-            ServerIdentity::Files(_) => self.loaded.read().not_after,
+            ServerIdentity::Files(_) => self.loaded.read().identity.not_after,
             ServerIdentity::Made(certificate) => certificate.not_after(),
         }
     }
@@ -155,50 +200,82 @@ impl ServerTls {
     }
 }
 
+/// TLS with what was loaded.
+fn config(
+    settings: &ServerTlsSettings,
+    provider: &Arc<CryptoProvider>,
+    identity: &LoadedIdentity,
+    clients: &LoadedClients,
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let versions: &[_] = match settings.protocols.as_slice() {
+        [] => rustls::DEFAULT_VERSIONS,
+        some => some,
+    };
+    let builder =
+        ServerConfig::builder_with_provider(Arc::clone(provider)).with_protocol_versions(versions)?;
+    let builder = match &clients.verifier {
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::clone(&identity.resolver));
+    config.alpn_protocols = settings.alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// What the files of the certificate hold.
 enum IdentityContents {
     Files { files: TlsFiles, certificate: Vec<u8>, key: Vec<u8> },
     Made(Arc<ServingCertificate>),
 }
 
 impl IdentityContents {
-    fn parts(&self) -> impl Iterator<Item = &Vec<u8>> {
+    async fn read(settings: &ServerTlsSettings) -> Result<Self, TlsFilesError> {
+        Ok(match &settings.identity {
+            ServerIdentity::Files(files) => {
+                let (certificate, key) = files.contents().await?;
+                Self::Files { files: files.clone(), certificate, key }
+            }
+            ServerIdentity::Made(made) => Self::Made(Arc::clone(made)),
+        })
+    }
+
+    fn digest(&self) -> [u8; 32] {
         let files = match self {
             Self::Files { certificate, key, .. } => Some([certificate, key]),
             Self::Made(_) => None,
         };
-        files.into_iter().flatten()
+        digest(files.into_iter().flatten())
     }
 
-    /// What shows the certificate, and when that expires if it is one of files.
-    fn resolver(&self) -> Result<(Arc<dyn ResolvesServerCert>, Option<i64>), TlsFilesError> {
+    async fn load(self) -> Result<LoadedIdentity, TlsFilesError> {
+        let digest = self.digest();
         let (files, certificate, key) = match self {
             Self::Files { files, certificate, key } => (files, certificate, key),
-            Self::Made(made) => return Ok((Arc::clone(made) as _, None)),
+            Self::Made(resolver) => return Ok(LoadedIdentity { digest, resolver, not_after: None }),
         };
-        let certified = files.parse(certificate, key)?;
-        let now = jiff::Timestamp::now().as_second();
-        check_server(&certified, now).map_err(|error| files.unfit(error))?;
+        // A key may be derived from a password by millions of iterations.
+        let parsed = tokio::task::spawn_blocking(move || {
+            let certified = files.parse(&certificate, &key)?;
+            let now = jiff::Timestamp::now().as_second();
+            check_server(&certified, now).map_err(|error| files.unfit(error))?;
+            Ok::<_, TlsFilesError>(certified)
+        });
+        let certified = parsed.await??;
         let not_after = not_after(&certified.cert);
-        Ok((Arc::new(SingleCertAndKey::from(certified)), not_after))
+        Ok(LoadedIdentity { digest, resolver: Arc::new(SingleCertAndKey::from(certified)), not_after })
     }
 }
 
-/// What the files hold.
-struct ServerTlsContents {
-    identity: IdentityContents,
+/// What the files about clients hold.
+struct ClientsContents {
     authorities: Option<(PathBuf, Vec<u8>)>,
     revocation_lists: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl ServerTlsContents {
+impl ClientsContents {
     async fn read(settings: &ServerTlsSettings) -> Result<Self, TlsFilesError> {
-        let identity = match &settings.identity {
-            ServerIdentity::Files(files) => {
-                let (certificate, key) = files.contents().await?;
-                IdentityContents::Files { files: files.clone(), certificate, key }
-            }
-            ServerIdentity::Made(made) => IdentityContents::Made(Arc::clone(made)),
-        };
         let asks = settings.client_auth != ClientAuth::None;
         let authorities = match settings.authorities.as_ref().filter(|_| asks) {
             Some(path) => Some((path.clone(), read_file(path).await?)),
@@ -208,46 +285,32 @@ impl ServerTlsContents {
         for path in settings.revocation_lists.iter().filter(|_| asks) {
             revocation_lists.push((path.clone(), read_file(path).await?));
         }
-        Ok(Self { identity, authorities, revocation_lists })
+        Ok(Self { authorities, revocation_lists })
     }
 
-    fn digests(&self) -> [[u8; 32]; 2] {
-        let clients = self.authorities.iter().chain(&self.revocation_lists).map(|(_, bytes)| bytes);
-        [digest(self.identity.parts()), digest(clients)]
+    fn digest(&self) -> [u8; 32] {
+        digest(self.authorities.iter().chain(&self.revocation_lists).map(|(_, bytes)| bytes))
     }
 
-    fn load(
-        &self,
-        settings: &ServerTlsSettings,
+    async fn load(
+        self,
+        client_auth: ClientAuth,
         provider: &Arc<CryptoProvider>,
-    ) -> Result<LoadedServerTls, TlsFilesError> {
-        let verifier = self.verifier(settings, provider)?;
-        let (resolver, not_after) = self.identity.resolver()?;
-        let versions: &[_] = match settings.protocols.as_slice() {
-            [] => rustls::DEFAULT_VERSIONS,
-            some => some,
-        };
-        let builder =
-            ServerConfig::builder_with_provider(Arc::clone(provider)).with_protocol_versions(versions)?;
-        let builder = match &verifier {
-            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
-            None => builder.with_no_client_auth(),
-        };
-        let mut config = builder.with_cert_resolver(resolver);
-        config.alpn_protocols = settings.alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(LoadedServerTls { digests: self.digests(), config: Arc::new(config), verifier, not_after })
+    ) -> Result<LoadedClients, TlsFilesError> {
+        let (digest, provider) = (self.digest(), Arc::clone(provider));
+        if client_auth == ClientAuth::None {
+            return Ok(LoadedClients { digest, verifier: None });
+        }
+        // The authorities of the machine are many files.
+        let loaded = tokio::task::spawn_blocking(move || self.verifier(client_auth, &provider));
+        Ok(LoadedClients { digest, verifier: Some(loaded.await??) })
     }
 
     fn verifier(
         &self,
-        settings: &ServerTlsSettings,
+        client_auth: ClientAuth,
         provider: &Arc<CryptoProvider>,
-    ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsFilesError> {
-        if settings.client_auth == ClientAuth::None {
-            return Ok(None);
-        }
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsFilesError> {
         let of = |path: &PathBuf| {
             let path = path.clone();
             move |source| TlsFilesError::Clients { path, source }
@@ -256,18 +319,19 @@ impl ServerTlsContents {
             Some((path, bytes)) => clients::authorities(bytes).map_err(of(path))?,
             None => clients::system_authorities()?,
         };
-        let mut lists = Vec::new();
+        let (mut lists, now) = (Vec::new(), jiff::Timestamp::now().as_second());
         for (path, bytes) in &self.revocation_lists {
-            let read = clients::revocation_lists(bytes).map_err(of(path))?;
+            let read = clients::revocation_lists(bytes, now).map_err(of(path))?;
             // Each by itself first, so that the file of a damaged one is named.
-            clients::verifier(Arc::clone(provider), roots.clone(), read.clone(), settings.client_auth)
+            clients::verifier(Arc::clone(provider), roots.clone(), read.clone(), client_auth)
                 .map_err(of(path))?;
             lists.extend(read);
         }
+        if let Some((path, bytes)) = self.authorities.as_ref().filter(|_| !lists.is_empty()) {
+            clients::check_each_has_a_list(bytes, &lists).map_err(of(path))?;
+        }
         let path = self.authorities.as_ref().map(|(path, _)| path.clone()).unwrap_or_default();
-        clients::verifier(Arc::clone(provider), roots, lists, settings.client_auth)
-            .map(Some)
-            .map_err(of(&path))
+        clients::verifier(Arc::clone(provider), roots, lists, client_auth).map_err(of(&path))
     }
 }
 

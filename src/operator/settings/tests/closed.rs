@@ -11,7 +11,7 @@ const OPERATOR: &[(&str, &str)] = &[
     ("kubesvc.rest.auth.mode: enforce", "port 7002"),
     ("server.ssl.key-store: /tls/store.jks", "openssl pkcs12"),
     ("server.ssl.keyStorePassword: hunter2", "openssl pkcs12"),
-    ("server.ssl.enabledProtocols: [TLSv1.3]", "PEM files"),
+    ("server.ssl.enabledProtocols: [TLSv1.3]", "leave this out"),
 ];
 
 const AGENT: &[(&str, &str)] = &[

@@ -17,7 +17,8 @@ fn what_cannot_be_honoured_is_refused_and_named() {
         (format!("{files}, trustCertificate: 'classpath:ca.pem'"), "trustCertificate", "openssl pkcs12"),
         (format!("{files}, clientAuth: always"), "clientAuth", "one of none, want, need"),
         (format!("{files}, keyStore: /store.jks"), "keyStore", "openssl pkcs12"),
-        (format!("{files}, protocol: TLSv1.1"), "protocol", "only PEM files are read"),
+        (format!("{files}, protocol: TLSv1.1"), "protocol", "leave this out"),
+        (format!("{files}, trustCertificate: /ca"), "trustCertificate", "clientAuth: want or need"),
     ] {
         let message = error(operator(&ssl(&keys)));
         let begin = format!("c.yml:1: `server.ssl.{named}`");

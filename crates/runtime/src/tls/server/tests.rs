@@ -1,9 +1,10 @@
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -13,12 +14,17 @@ use tokio_rustls::TlsConnector;
 use super::*;
 use crate::telemetry::errors::chain;
 
+/// Number of authorities, whose names differ.
+static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
+
 pub(crate) struct Authority(CertificateParams, KeyPair, pub(crate) String);
 
 impl Authority {
     pub(crate) fn new() -> Self {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::default();
+        let number = AUTHORITIES.fetch_add(1, Ordering::Relaxed);
+        params.distinguished_name.push(DnType::CommonName, format!("authority {number}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let pem = params.self_signed(&key).expect("an authority").pem();
@@ -39,7 +45,16 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
+    fn expired_list(&self) -> String {
+        self.list(&[], 2026)
+    }
+
     fn revoking(&self, serials: &[u64]) -> String {
+        self.list(serials, 2100)
+    }
+
+    /// A list that is valid until a day of this year.
+    fn list(&self, serials: &[u64], until: i32) -> String {
         let revoked = serials.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: rcgen::date_time_ymd(2026, 1, 1),
@@ -48,7 +63,7 @@ impl Authority {
         });
         let params = CertificateRevocationListParams {
             this_update: rcgen::date_time_ymd(2026, 1, 1),
-            next_update: rcgen::date_time_ymd(2100, 1, 1),
+            next_update: rcgen::date_time_ymd(until, 1, 2),
             crl_number: SerialNumber::from(1),
             issuing_distribution_point: None,
             revoked_certs: revoked.collect(),
@@ -220,11 +235,24 @@ async fn a_changed_trust_list_or_revocation_list_judges_live_chains_anew() {
     assert!(tls.refresh().await.expect("it can be used"));
     assert!(!changes.has_changed().expect("it lives"), "another certificate of the port judges nobody anew");
 
-    // Without a list of its issuer, nobody is accepted.
-    let other = Authority::new();
-    place.write("crl.pem", &other.revoking(&[]));
-    assert!(tls.refresh().await.expect("it can be read"));
-    assert!(tls.verify(&chain_of(&revoked)).is_err() && tls.verify(&chain_of(&good)).is_err());
+    // What would lock everybody out changes nothing: a list that has expired, or one of another issuer.
+    let before = place.authority.revoking(&[]);
+    place.write("crl.pem", &before);
+    assert!(tls.refresh().await.expect("it can be used"));
+    for (list, expected) in [
+        (place.authority.expired_list(), "expired at 2026-01-02"),
+        (Authority::new().revoking(&[]), "has no revocation list"),
+    ] {
+        place.write("crl.pem", &list);
+        let error = chain(&tls.refresh().await.expect_err(expected));
+        assert!(error.contains(expected), "{error}");
+        assert!(tls.verify(&chain_of(&good)).is_ok(), "{expected}");
+    }
+    // A certificate of the port that cannot be used holds up no revocation.
+    place.write("crl.pem", &place.authority.revoking(&[2]));
+    place.write("key.pem", "");
+    assert!(tls.refresh().await.is_err());
+    assert!(tls.verify(&chain_of(&good)).is_err());
 }
 
 #[tokio::test]
