@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::gateway::place::{ACCOUNT, EVERYTHING, Place};
-use crate::world::{Call, Operator, case, run_cases, send};
+use crate::world::{Call, case, run_cases, send};
 use kubesvc_testkit::controlplane;
 
 /// A Clouddriver whose tests are about rows that kubesvc did not write.
@@ -340,9 +340,32 @@ async fn until_no_row(one: &Registering) {
     .await;
 }
 
-/// A leader that is suspended right before it sends the account `prod` to Clouddriver, and another replica.
-async fn suspended_leader(clouddriver: &Clouddriver) -> (Registering, Operator) {
-    let prepare = registering(clouddriver)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_is_stored_late_of_an_account_that_has_left_is_removed() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let one = Registering::on(&clouddriver, Database::MariaDb).await;
+    one.account("prod").await;
+    one.until_reason("prod", "Pushed").await;
+    let sent = stored(&clouddriver, "prod").await.expect("stored");
+    one.world.patch("prod", json!({"spec": {"spinnaker": {"register": false}}})).await;
+    until_no_row(&one).await;
+    // What a leader sends that was suspended right before its call.
+    let before = revisions(&clouddriver, "prod").await;
+    let late = Call::new("POST", "/credentials").json(&sent);
+    assert_eq!(must(send(clouddriver.port(), late).await).status, 200);
+    eventually("it is deleted", MAX_REGISTRATION, async || match revisions(&clouddriver, "prod").await {
+        now if now == before + 2 => Ok(()),
+        now => Err(format!("{now} revisions after {before}")),
+    })
+    .await;
+    until_removed(&clouddriver, "prod").await;
+    until_no_row(&one).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_suspended_leader_still_sends_changes_no_row() {
+    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
+    let prepare = registering(&clouddriver)
         .database(Database::MariaDb)
         .setting("kubesvc.leaderElection.leaseDurationSeconds", 6)
         .setting("kubesvc.leaderElection.renewDeadlineSeconds", 4)
@@ -357,34 +380,6 @@ async fn suspended_leader(clouddriver: &Clouddriver) -> (Registering, Operator) 
         if one.world.operator().is_paused() { Ok(()) } else { Err("it runs".to_owned()) }
     })
     .await;
-    (one, other)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_suspended_leader_stores_of_an_account_that_has_left_is_removed() {
-    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
-    let (one, other) = suspended_leader(&clouddriver).await;
-    one.world.until_one_leads(&[&other]).await;
-    one.until_reason("prod", "Pushed").await;
-    one.world.patch("prod", json!({"spec": {"spinnaker": {"register": false}}})).await;
-    until_no_row(&one).await;
-    let before = revisions(&clouddriver, "prod").await;
-    one.world.operator().resume();
-    eventually("it is stored late, and deleted", MAX_REGISTRATION, async || {
-        match revisions(&clouddriver, "prod").await {
-            now if now == before + 2 => Ok(()),
-            now => Err(format!("{now} revisions after {before}")),
-        }
-    })
-    .await;
-    until_removed(&clouddriver, "prod").await;
-    until_no_row(&one).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_suspended_leader_still_sends_changes_no_row() {
-    let clouddriver = clouddriver(Kind::MariaDb, Settings::default()).await;
-    let (one, other) = suspended_leader(&clouddriver).await;
     eventually("the other one has registered the account", MAX_WAIT, async || {
         if stored(&clouddriver, "prod").await.is_some() { Ok(()) } else { Err("no row".to_owned()) }
     })
