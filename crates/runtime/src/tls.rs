@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem;
 
+use sha2::{Digest as _, Sha256};
+
 pub use ec_keys::completed;
 
 /// Maximum size of a file, in bytes.
@@ -85,6 +87,16 @@ pub async fn read_file(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
         Ok(bytes)
     };
     read.await.map_err(|source| TlsFilesError::File { path: path.to_owned(), source })
+}
+
+/// A digest of what files hold: another one if any of them changes, or if a byte moves from one to the next.
+pub fn digest<'p>(parts: impl Iterator<Item = &'p Vec<u8>>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(part.len().to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().into()
 }
 
 /// What a PEM file that cannot be read says of itself.

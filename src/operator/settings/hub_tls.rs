@@ -92,35 +92,45 @@ impl CertificateFiles {
             password: self.password.as_ref().map(|password| password.secret().clone()),
         }
     }
+
+    /// Which of the keys for certificate, private key and password an error is about, if it is one of them.
+    pub(super) fn key_of(
+        &self,
+        error: &TlsFilesError,
+        [certificate, key, password]: [&'static str; 3],
+    ) -> Option<&'static str> {
+        match error {
+            TlsFilesError::Unfit { source, .. } => Some(match source {
+                CertificateError::Key(PrivateKeyError::NoPassword | PrivateKeyError::WrongPassword) => {
+                    password
+                }
+                CertificateError::Key(_) => key,
+                _ => certificate,
+            }),
+            TlsFilesError::File { path, .. } if *path == self.certificate => Some(certificate),
+            TlsFilesError::File { path, .. } if *path == self.key => Some(key),
+            _ => None,
+        }
+    }
 }
 
 impl HubTlsSettings {
     /// The settings to which an error about files belongs.
     pub fn setting_of(&self, error: &TlsFilesError) -> String {
-        let files = self.files.as_ref();
-        let key = match error {
-            TlsFilesError::Unfit { source, .. } => match source {
-                CertificateError::Key(PrivateKeyError::NoPassword | PrivateKeyError::WrongPassword) => {
-                    "privateKeyPassword"
-                }
-                CertificateError::Key(_) => "privateKey",
-                _ => "certificateChain",
-            },
-            TlsFilesError::File { path, .. } if files.is_some_and(|files| files.certificate == *path) => {
-                "certificateChain"
-            }
-            TlsFilesError::File { path, .. } if files.is_some_and(|files| files.key == *path) => "privateKey",
+        let keys = ["certificateChain", "privateKey", "privateKeyPassword"];
+        let of_files = self.files.as_ref().and_then(|files| files.key_of(error, keys));
+        setting(of_files.unwrap_or_else(|| match error {
             TlsFilesError::File { path, .. } | TlsFilesError::Clients { path, .. }
                 if self.revocation_lists.contains(path) =>
             {
                 "crlFiles"
             }
+            TlsFilesError::Unfit { .. } => keys[0],
             TlsFilesError::Setup(_) | TlsFilesError::Interrupted(_) => "ciphers",
             TlsFilesError::File { .. } | TlsFilesError::Clients { .. } | TlsFilesError::NoSystemAuthority => {
                 "trustCertCollection"
             }
-        };
-        setting(key)
+        }))
     }
 }
 

@@ -10,8 +10,6 @@ use kubesvc_runtime::config::{
 use kubesvc_runtime::settings;
 use kubesvc_runtime::tls::TlsFilesError;
 use kubesvc_runtime::tls::clients::ClientAuth;
-use kubesvc_runtime::tls::identity::CertificateError;
-use kubesvc_runtime::tls::private_key::PrivateKeyError;
 
 pub(super) const GROUP: &str = "server.ssl";
 const CLIENT_AUTH: SettingType = SettingType::OptionalChoice(&["none", "want", "need"]);
@@ -48,18 +46,8 @@ pub struct RestTlsSettings {
 impl RestTlsSettings {
     /// The setting to which an error about files belongs.
     pub fn setting_of(&self, error: &TlsFilesError) -> String {
-        setting(match error {
-            TlsFilesError::Unfit { source, .. } => match source {
-                CertificateError::Key(PrivateKeyError::NoPassword | PrivateKeyError::WrongPassword) => {
-                    "keyPassword"
-                }
-                CertificateError::Key(_) => "certificatePrivateKey",
-                _ => "certificate",
-            },
-            TlsFilesError::File { path, .. } if *path == self.files.certificate => "certificate",
-            TlsFilesError::File { path, .. } if *path == self.files.key => "certificatePrivateKey",
-            _ => "trustCertificate",
-        })
+        let keys = ["certificate", "certificatePrivateKey", "keyPassword"];
+        setting(self.files.key_of(error, keys).unwrap_or("trustCertificate"))
     }
 }
 

@@ -11,14 +11,13 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 
 use super::{HUB, TlsSettingError};
 use crate::cluster::{Trust, TrustError, system_verifier};
 use crate::settings::{DialTlsSettings, IdentitySettings};
 use kubesvc_runtime::tls::identity::{TlsFiles, check_client};
-use kubesvc_runtime::tls::{TlsFilesError, clients, read_file};
+use kubesvc_runtime::tls::{TlsFilesError, clients, digest, read_file};
 
 /// TLS to the hub, as its files had it when they could last be used.
 pub struct DialTls {
@@ -191,13 +190,4 @@ impl DialTlsContents {
         };
         Ok(LoadedDialTls { digests: self.digests(), identity, verifier })
     }
-}
-
-fn digest<'p>(parts: impl Iterator<Item = &'p Vec<u8>>) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for part in parts {
-        digest.update(part.len().to_be_bytes());
-        digest.update(part);
-    }
-    digest.finalize().into()
 }

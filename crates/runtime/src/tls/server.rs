@@ -12,7 +12,6 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
-use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -20,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::clients::{self, ClientAuth};
 use super::identity::{ServingCertificate, TlsFiles, check_server, not_after};
-use super::{TlsFilesError, read_file};
+use super::{TlsFilesError, digest, read_file};
 
 /// What a port shows.
 #[derive(Clone, Debug)]
@@ -333,15 +332,6 @@ impl ClientsContents {
         let path = self.authorities.as_ref().map(|(path, _)| path.clone()).unwrap_or_default();
         clients::verifier(Arc::clone(provider), roots, lists, client_auth).map_err(of(&path))
     }
-}
-
-fn digest<'p>(parts: impl Iterator<Item = &'p Vec<u8>>) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for part in parts {
-        digest.update(part.len().to_be_bytes());
-        digest.update(part);
-    }
-    digest.finalize().into()
 }
 
 #[cfg(test)]
