@@ -87,6 +87,9 @@ enum OperatorError {
     /// Files of the settings cannot be used.
     #[error("`{setting}` cannot be honoured")]
     TlsFiles { setting: String, source: Box<TlsFilesError> },
+    /// The file for audit lines cannot be used.
+    #[error("`kubesvc.audit.output` cannot be honoured: {}", path.display())]
+    AuditOutput { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Hub(#[from] HubError),
     /// URL, login, schema or tables of the database are wrong. Waiting does not help there.
@@ -105,7 +108,7 @@ enum OperatorError {
 impl OperatorError {
     /// Whether the settings are wrong, and nothing else.
     fn is_about_settings(&self) -> bool {
-        matches!(self, Self::TlsFiles { .. })
+        matches!(self, Self::TlsFiles { .. } | Self::AuditOutput { .. })
     }
 }
 

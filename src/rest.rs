@@ -9,6 +9,9 @@
 //! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
+//! | `access_rules` | what the caller of each route needs |
+//! | `call_guard` | each call before and after its handler: rate, login, rights, audit lines |
+//! | `callers` | who makes a call, and what it may |
 //! | `memory_limit` | how much memory requests may use at once |
 //! | `unknown_callers` | heads of callers of whom it is not known who they are |
 //! | `lookup` | the accounts of a request: finding their objects, running their writes |
@@ -20,6 +23,7 @@
 //! | `operations`, `operation_views` | operations on accounts, and their results |
 //! | `error` | errors in the shape of Spring services, and how errors of the API server map to them |
 
+mod access_rules;
 mod account_cache;
 mod account_defaults;
 mod account_writes;
@@ -27,6 +31,8 @@ mod accounts;
 mod agents;
 mod body;
 mod browsers;
+mod call_guard;
+mod callers;
 mod clouddrivers;
 mod credentials;
 mod dto;
@@ -44,6 +50,7 @@ mod operation_views;
 mod operations;
 mod request_rules;
 mod source_accounts;
+mod source_rights;
 #[cfg(test)]
 mod tests;
 mod unknown_callers;
@@ -56,19 +63,24 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::{MethodRouter, any, delete, get, post};
 
 pub use account_defaults::{AccountDefaults, RuntimeSettings};
 pub use browsers::BrowserRules;
+pub use callers::{RestAccessMetrics, RestAuthMode};
 pub use credentials::{AccountManagement, AccountManagementPorts, IntentSettlement};
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
+use crate::access::Access;
+use crate::access::audit::AuditLog;
 use crate::connected_agents::ConnectedAgents;
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
 use crate::peers::Peers;
 use crate::source_accounts::SourceAccounts;
+use access_rules::{AccessRule, GuardedRoutes, any, delete, get, post};
+use call_guard::CallRates;
+use callers::CallerRules;
 use error::RestError;
 use kubesvc_core::ReplicaId;
 use kubesvc_core::cache::rules::OperatorRules;
@@ -76,7 +88,7 @@ use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::TaskRegistry;
 use kubesvc_runtime::kube_access::KubeAccess;
-use kubesvc_runtime::listen::connection_limits::AddressLimits;
+use kubesvc_runtime::listen::connection_limits::{AddressLimits, LogRateLimit};
 use kubesvc_runtime::listen::connection_phase::ConnectionDeadlines;
 use kubesvc_runtime::listen::http::HttpLimits;
 use kubesvc_runtime::listen::port::PortLimits;
@@ -126,6 +138,10 @@ pub struct RestSettings {
     pub account_defaults: AccountDefaults,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
+    /// Whether callers must be known and have rights.
+    pub auth_mode: RestAuthMode,
+    /// Namespace of the operator, in which rights on agents are given.
+    pub operator_namespace: String,
 }
 
 /// The components that REST calls.
@@ -157,6 +173,12 @@ pub struct RestPorts {
     pub tasks: TaskRegistry,
     /// Returns the metrics as text.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Who calls, and what they may.
+    pub access: Arc<dyn Access>,
+    /// Audit lines.
+    pub audit: AuditLog,
+    /// Refused calls.
+    pub access_metrics: RestAccessMetrics,
 }
 
 /// State shared by all handlers.
@@ -165,6 +187,8 @@ pub struct RestState {
     settings: Arc<RestSettings>,
     ports: RestPorts,
     limits: Arc<RestLimits>,
+    callers: Arc<CallerRules>,
+    rates: Arc<CallRates>,
 }
 
 impl std::ops::Deref for RestState {
@@ -180,7 +204,16 @@ impl RestState {
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
         let limits = Arc::new(RestLimits::new(settings.max_body_bytes));
         let kube = ports.kube.clone().at_most(MAX_CONCURRENT_CALLS);
-        Self { settings: Arc::new(settings), ports: RestPorts { kube, ..ports }, limits }
+        let callers = CallerRules {
+            mode: settings.auth_mode,
+            access: Arc::clone(&ports.access),
+            audit: ports.audit.clone(),
+            metrics: ports.access_metrics.clone(),
+            accounts_namespace: settings.accounts_namespace.clone(),
+            log_limit: LogRateLimit::default(),
+        };
+        let (callers, rates) = (Arc::new(callers), Arc::default());
+        Self { settings: Arc::new(settings), ports: RestPorts { kube, ..ports }, limits, callers, rates }
     }
 
     /// Returns 503 if the operator does not watch the namespace that accounts are created in.
@@ -218,110 +251,125 @@ impl RestState {
     }
 }
 
-/// Routes that are answered with a slash at their end too, as Spring services answer them.
-trait Slashed<S> {
-    /// Adds a route, and the same one with a slash. Not for the parent of a route with a name, where an empty name
-    /// would stand for all of them.
-    fn route_slashed(self, path: &str, methods: MethodRouter<S>) -> Self;
-}
-
-impl<S: Clone + Send + Sync + 'static> Slashed<S> for Router<S> {
-    fn route_slashed(self, path: &str, methods: MethodRouter<S>) -> Self {
-        self.route(&format!("{path}/"), methods.clone()).route(path, methods)
-    }
-}
-
-/// The methods of a route with a name, where the name is empty.
-fn nameless() -> MethodRouter<RestState> {
-    get(error::no_route)
-}
-
 /// Routes of the REST API.
 pub fn router(state: RestState) -> Router {
+    use AccessRule::Path;
     let browsers = Arc::new(state.settings.browsers.clone());
-    Router::new()
-        // Accounts. `dynamic` is a valid account name, so this path also serves GET and DELETE of the account of that
-        // name.
-        .route(
-            "/armory/accounts",
-            get(accounts::list).post(source_accounts::add).patch(accounts::patch).delete(accounts::delete),
-        )
-        .route(
-            "/armory/accounts/",
-            nameless().post(source_accounts::add).patch(accounts::patch).delete(error::no_route),
-        )
-        .route_slashed(
-            "/armory/accounts/dynamic",
-            post(dynamic_accounts::post)
-                .put(dynamic_accounts::put)
-                .patch(dynamic_accounts::patch)
-                .get(dynamic_accounts::get)
-                .delete(dynamic_accounts::delete),
-        )
-        .route_slashed("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
-        // Spinnaker's queries about one account.
-        .route_slashed("/agents/kubernetes/accounts/{name}", get(accounts::get_or_empty))
-        .route_slashed("/agents/kubernetes/accounts/{name}/namespaces", get(accounts::namespaces))
-        .route_slashed("/agents/kubernetes/accounts/{name}/cache", get(account_cache::get))
-        // Agents.
-        .route("/armory/agents", get(agents::list))
-        .route_slashed("/armory/agents/{id}", get(agents::get))
-        .route_slashed("/armory/agent/assignments", post(agents::elect))
-        .route_slashed("/armory/agent/{id}/disconnect", post(agents::disconnect))
-        .route_slashed("/armory/migrations/plan", get(migrations::plan))
-        // Replicas.
-        .route("/armory/clouddrivers", get(clouddrivers::list))
-        .route_slashed("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
-        .route_slashed("/armory/clouddrivers/{id}", get(clouddrivers::get))
-        // Operations.
-        .route("/armory/agent/operations", get(operations::list).post(operations::run))
-        .route("/armory/agent/operations/", nameless().post(operations::run))
-        .route_slashed("/armory/agent/operations/{operationId}", get(operations::get))
-        // An agent may have the id `operations`.
-        .route_slashed(
-            "/armory/agent/operations/disconnect",
-            get(operations::get).post(agents::disconnect_operations),
-        )
-        .route_slashed("/armory/agent/operationresults", post(operations::settle))
-        .route_slashed(
-            "/armory/agent/operations/database",
-            get(operations::get).post(operations::look_at_open),
-        )
-        // Clouddriver's account management.
-        .route(
-            "/credentials",
-            get(credentials::list)
-                .post(credentials::add)
-                .put(credentials::put)
-                .fallback(credentials::pass_on),
-        )
-        .route("/credentials/", any(credentials::pass_on))
-        .route("/credentials/{*rest}", delete(credentials::delete).fallback(credentials::pass_on))
-        .fallback(credentials::unknown_route)
+    let begun = state.clone();
+    let documents = GuardedRoutes::default()
+        .slashed("/metrics", get(Path("/metrics"), health::metrics))
+        .slashed("/openapi.json", get(Path("/openapi.json"), openapi::description));
+    // While nobody needs to be known for them, they are answered at once whatever heads are held.
+    let are_open = state.callers.mode == RestAuthMode::Off;
+    let (held, open) = if are_open {
+        (routes(), documents.merge(health_routes()))
+    } else {
+        (routes().merge(documents), health_routes())
+    };
+    held.into_router()
         .layer(from_fn_with_state(state.clone(), unknown_callers::hold_head))
-        // Health, metrics and the OpenAPI description, at once whatever heads are held.
-        .merge(health_routes())
-        .route_slashed("/metrics", get(health::metrics))
-        .route_slashed("/openapi.json", get(openapi::description))
+        .merge(open.into_router())
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)
         .layer(from_fn_with_state(browsers, browsers::guard))
         .layer(from_fn(error::shape))
+        .layer(from_fn_with_state(begun, call_guard::begin))
+}
+
+/// The documented calls, each with what its caller needs.
+fn routes() -> GuardedRoutes {
+    use AccessRule::{Accounts, Agents, Cache, Clouddriver, Nothing, Operations, UnknownPath};
+    GuardedRoutes::default()
+        // Accounts. `dynamic` is a valid account name, so this path also serves GET and DELETE of the account of that
+        // name.
+        .route(
+            "/armory/accounts",
+            get(Accounts("list"), accounts::list)
+                .post(Accounts("create"), source_accounts::add)
+                .patch(Accounts("update"), accounts::patch)
+                .delete(Accounts("delete"), accounts::delete),
+        )
+        .route(
+            "/armory/accounts/",
+            get(Nothing, error::no_route)
+                .post(Accounts("create"), source_accounts::add)
+                .patch(Accounts("update"), accounts::patch)
+                .delete(Nothing, error::no_route),
+        )
+        .slashed(
+            "/armory/accounts/dynamic",
+            post(Accounts("create"), dynamic_accounts::post)
+                .put(Accounts("update"), dynamic_accounts::put)
+                .patch(Accounts("update"), dynamic_accounts::patch)
+                .get(Accounts("get"), dynamic_accounts::get)
+                .delete(Accounts("delete"), dynamic_accounts::delete),
+        )
+        .slashed(
+            "/armory/accounts/{name}",
+            get(Accounts("get"), accounts::get).delete(Accounts("delete"), accounts::delete_one),
+        )
+        // Spinnaker's queries about one account.
+        .slashed("/agents/kubernetes/accounts/{name}", get(Accounts("get"), accounts::get_or_empty))
+        .slashed("/agents/kubernetes/accounts/{name}/namespaces", get(Accounts("get"), accounts::namespaces))
+        .slashed("/agents/kubernetes/accounts/{name}/cache", get(Cache, account_cache::get))
+        // Agents.
+        .route("/armory/agents", get(Agents("list"), agents::list))
+        .slashed("/armory/agents/{id}", get(Agents("get"), agents::get))
+        .slashed("/armory/agent/assignments", post(Accounts("update"), agents::elect))
+        .slashed("/armory/agent/{id}/disconnect", post(Agents("update"), agents::disconnect))
+        // What Clouddriver's accounts would become.
+        .slashed("/armory/migrations/plan", get(Clouddriver, migrations::plan))
+        // Replicas.
+        .route("/armory/clouddrivers", get(Agents("list"), clouddrivers::list))
+        .slashed("/armory/clouddrivers/sql/pool/settings", get(Agents("list"), clouddrivers::pools))
+        .slashed("/armory/clouddrivers/{id}", get(Agents("list"), clouddrivers::get))
+        // Operations.
+        .route(
+            "/armory/agent/operations",
+            get(Operations, operations::list).post(Operations, operations::run),
+        )
+        .route("/armory/agent/operations/", get(Nothing, error::no_route).post(Operations, operations::run))
+        .slashed("/armory/agent/operations/{operationId}", get(Operations, operations::get))
+        // An agent may have the id `operations`.
+        .slashed(
+            "/armory/agent/operations/disconnect",
+            get(Operations, operations::get).post(Agents("update"), agents::disconnect_operations),
+        )
+        .slashed("/armory/agent/operationresults", post(Operations, operations::settle))
+        .slashed(
+            "/armory/agent/operations/database",
+            get(Operations, operations::get).post(Operations, operations::look_at_open),
+        )
+        // Clouddriver's account management.
+        .route(
+            "/credentials",
+            get(Clouddriver, credentials::list)
+                .post(Clouddriver, credentials::add)
+                .put(Clouddriver, credentials::put)
+                .others(Clouddriver, credentials::pass_on),
+        )
+        .route("/credentials/", any(Clouddriver, credentials::pass_on))
+        .route(
+            "/credentials/{*rest}",
+            delete(Clouddriver, credentials::delete).others(Clouddriver, credentials::pass_on),
+        )
+        .fallback(UnknownPath, credentials::unknown_route)
 }
 
 /// Routes of health alone, for a separate port where probes are answered whatever the load of the REST port.
 pub fn health_router(state: RestState) -> Router {
     health_routes()
+        .into_router()
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)
         .layer(from_fn(error::shape))
 }
 
-fn health_routes() -> Router<RestState> {
-    Router::new()
-        .route_slashed("/health", get(health::health))
-        .route_slashed("/health/liveness", get(health::liveness))
-        .route_slashed("/health/readiness", get(health::readiness))
-        .route_slashed("/health/tasks", get(health::tasks))
+fn health_routes() -> GuardedRoutes {
+    GuardedRoutes::default()
+        .slashed("/health", get(AccessRule::Open, health::health))
+        .slashed("/health/liveness", get(AccessRule::Open, health::liveness))
+        .slashed("/health/readiness", get(AccessRule::Open, health::readiness))
+        .slashed("/health/tasks", get(AccessRule::Open, health::tasks))
 }

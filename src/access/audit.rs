@@ -1,15 +1,19 @@
 //! Audit lines: who did what to which account, as one JSON object on a line of its own.
 //!
-//! Lines go to standard output whatever the level and format of the log is, with the log's first fields, so that one
+//! Lines go to standard output or a file, whatever the level and format of the log is, with the log's first fields, so that one
 //! parser reads both. They hold no header, query, body or token. A text is cut at 512 characters.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::fs::{OpenOptions, Permissions};
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use nix::fcntl::OFlag;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 
@@ -27,6 +31,11 @@ const STRANGER_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of addresses and reasons whose lines are counted apart.
 const MAX_STRANGERS: usize = 1024;
 
+/// Mode of the file with audit lines.
+const OWNER_ALONE: u32 = 0o600;
+/// It is no link, and nothing that is waited for.
+const FILE_FLAGS: OFlag = OFlag::O_NOFOLLOW.union(OFlag::O_NONBLOCK);
+
 /// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -40,6 +49,8 @@ pub enum AuditEvent {
     StreamEnd,
     /// A call was refused.
     Refusal,
+    /// A caller could not be identified.
+    LoginFailure,
 }
 
 /// One line. What is `None` or empty is left out.
@@ -51,12 +62,18 @@ pub struct AuditLine<'a> {
     /// Id of the request; the account's API server has it as Audit-ID.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub request_id: &'a str,
+    /// Id of a call of REST; its answer has it as Audit-ID.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
+    pub audit_id: &'a str,
     /// Id of the operation that it belongs to.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub operation_id: &'a str,
     #[serde(flatten, serialize_with = "write_principal")]
     pub principal: Option<&'a Principal>,
-    /// Who an authenticated caller says it acts for: `X-SPINNAKER-USER`.
+    /// The user for whom a caller acts that may say so: `X-SPINNAKER-USER`.
+    #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
+    pub user: &'a str,
+    /// The same of a caller whose word does not count.
     #[serde(skip_serializing_if = "str::is_empty", serialize_with = "cut")]
     pub claimed: &'a str,
     /// Address of a caller that is not authenticated.
@@ -213,6 +230,22 @@ impl AuditLog {
         Self::to(std::io::stdout())
     }
 
+    /// The log at the end of a file, which is made if it does not exist. Nobody but its owner may read it.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is a link.
+    pub fn to_file(path: &Path) -> std::io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(OWNER_ALONE).custom_flags(FILE_FLAGS.bits());
+        let file = options.open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is no file"));
+        }
+        // One that existed keeps its mode otherwise.
+        file.set_permissions(Permissions::from_mode(OWNER_ALONE))?;
+        Ok(Self::to(file))
+    }
+
     /// A log into this writer.
     pub fn to(writer: impl Write + Send + 'static) -> Self {
         Self { writer: Arc::new(Mutex::new(writer)), strangers: Arc::default() }
@@ -222,6 +255,7 @@ impl AuditLog {
     /// address and the reason, with their number. Anybody who reaches the port can cause such lines.
     pub fn refuse_stranger(&self, address: Option<ClientAddress>, line: &AuditLine<'_>) {
         let refusal = StrangerRefusal { address, code: line.code, reason: line.reason.to_owned() };
+        let event = line.event;
         let Some(refusal) = self.strangers.lock().count(refusal) else { return };
         self.write(&AuditLine { address: &refusal.address_text(), ..*line });
         let log = self.clone();
@@ -230,7 +264,7 @@ impl AuditLog {
                 tokio::time::sleep(STRANGER_INTERVAL).await;
                 let Some(count) = log.strangers.lock().take(&refusal) else { return };
                 let StrangerRefusal { code, reason, .. } = &refusal;
-                let line = AuditLine::new(AuditEvent::Refusal, "");
+                let line = AuditLine::new(event, "");
                 let address = refusal.address_text();
                 log.write(&AuditLine { code: *code, reason, address: &address, count: Some(count), ..line });
             }
@@ -366,6 +400,27 @@ mod tests {
             [of("192.0.2.1", None), of("192.0.2.2", None), of("192.0.2.1", None), of("192.0.2.1", Some(999))]
         );
         assert!(log.strangers.lock().0.is_empty(), "nothing is kept of them");
+    }
+
+    #[test]
+    fn a_file_is_its_owners_alone_and_goes_on_where_it_ended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.log");
+        std::fs::write(&path, "{}\n").expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("changed");
+        for id in ["01", "02"] {
+            let log = AuditLog::to_file(&path).expect("a file");
+            log.write(&AuditLine::new(AuditEvent::Write, id));
+        }
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, OWNER_ALONE);
+        let text = std::fs::read_to_string(&path).expect("text");
+        assert_eq!(text.lines().count(), 3, "{text}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        for bad in [link.as_path(), folder.path(), &folder.path().join("no/audit.log")] {
+            assert!(AuditLog::to_file(bad).is_err(), "{}", bad.display());
+        }
     }
 
     #[test]

@@ -8,21 +8,26 @@ use async_trait::async_trait;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::answers::{AnswerCache, QuestionDigest};
+use super::certificate_users::CertificateUsers;
 use super::front_proxy::FrontProxy;
-use super::{ACCESS_GROUP, Access, AccessError, AccountAccess, Caller, Principal, Via};
+use super::{Access, AccessError, AccessResource, Caller, Principal, RequestedAccess, Via};
 use kubesvc_runtime::kube_access::{ErrorClass, KubeAccess, KubeError, WriteOptions};
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
 /// Audience that a bearer token must be for.
 pub const AUDIENCE: &str = "kubesvc";
-/// Version of the API in reviews.
+/// Version of kubesvc's APIs in reviews.
 const VERSION: &str = "v1alpha1";
+/// Version of the API of Secrets.
+const CORE_VERSION: &str = "v1";
 /// Maximum number of concurrent TokenReviews, and of other concurrent questions to the API server.
 const MAX_CONCURRENT_REVIEWS: usize = 32;
 /// Maximum number of TokenReviews that wait to be asked. Anybody may cause them, so rights have places of their own.
@@ -36,8 +41,11 @@ const MAX_KNOWN_TOKENS: u64 = 20_000;
 /// Maximum number of SubjectAccessReviews that wait to be asked: 256 reviews together. Only known callers cause them, and one
 /// who begins 160 operations on as many accounts needs each account's.
 const MAX_WAITING_ACCESS_REVIEWS: usize = 128;
-/// Time limit for an answer.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for an answer, with the wait for one that another caller asks for.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(2);
+
+const CANNOT_BE_ASKED: &str =
+    "the API server of the operator's cluster cannot be asked who calls and what they may; try again";
 
 /// Whether callers must be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +59,7 @@ pub enum AccessMode {
 /// Asks the operator's API server. A yes is kept for 10 seconds, a no for one.
 pub struct KubeAccessReviews {
     mode: AccessMode,
-    front_proxy: FrontProxy,
+    certificates: CertificateUse,
     tokens: AnswerCache<Arc<Principal>>,
     /// Tokens that were good before. They are reviewed as others are.
     known_tokens: Cache<QuestionDigest, ()>,
@@ -59,6 +67,14 @@ pub struct KubeAccessReviews {
     token_reviews: Reviews,
     known_token_reviews: Reviews,
     access_reviews: Reviews,
+}
+
+/// What the certificates of callers mean.
+enum CertificateUse {
+    /// That of the API server says who calls.
+    FrontProxy(FrontProxy),
+    /// Those that the settings name are users.
+    Users(CertificateUsers),
 }
 
 /// Reviews of one kind, with a bound on those that wait.
@@ -82,9 +98,24 @@ impl Reviews {
 impl KubeAccessReviews {
     /// Creates the port over this access to the API server.
     pub fn new(kube: &KubeAccess, mode: AccessMode) -> Arc<Self> {
+        let front_proxy = |kube: &KubeAccess| CertificateUse::FrontProxy(FrontProxy::new(kube.clone()));
+        Self::with(kube, mode, front_proxy)
+    }
+
+    /// The port of REST, whose callers show tokens, or certificates that the settings name. Those of the API server say
+    /// nothing there.
+    pub fn of_rest(kube: &KubeAccess, users: CertificateUsers) -> Arc<Self> {
+        Self::with(kube, AccessMode::Required, |_| CertificateUse::Users(users))
+    }
+
+    fn with(
+        kube: &KubeAccess,
+        mode: AccessMode,
+        certificates: impl FnOnce(&KubeAccess) -> CertificateUse,
+    ) -> Arc<Self> {
         let access_reviews = Reviews::new(kube, MAX_WAITING_ACCESS_REVIEWS);
         Arc::new(Self {
-            front_proxy: FrontProxy::new(access_reviews.kube.clone()),
+            certificates: certificates(&access_reviews.kube),
             token_reviews: Reviews::new(kube, MAX_WAITING_TOKEN_REVIEWS),
             known_token_reviews: Reviews::new(kube, MAX_WAITING_KNOWN_TOKEN_REVIEWS),
             access_reviews,
@@ -129,7 +160,7 @@ impl KubeAccessReviews {
         &self,
         spec: SubjectAccessReviewSpec,
         principal: &Principal,
-        access: &AccountAccess,
+        access: &RequestedAccess,
     ) -> Result<(), AccessError> {
         let _place = self.access_reviews.place()?;
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
@@ -140,13 +171,60 @@ impl KubeAccessReviews {
         if status.allowed && status.denied != Some(true) {
             return Ok(());
         }
-        let AccountAccess { verb, resource, namespace, object } = access;
-        let (user, subresource) = (&principal.name, resource.subresource());
-        Err(AccessError::Denied(format!(
-            "user {user:?} cannot {verb} accounts/{subresource} in API group {ACCESS_GROUP:?} of account object \
-             {object:?} in namespace {namespace:?}; give it a Role with this verb on this resource"
-        )))
+        let user = &principal.name;
+        Err(AccessError::Denied(format!("user {user:?} cannot {access}; give it a role with that verb")))
     }
+
+    /// Who calls, by the certificates of the connection; `None`: they do not say it.
+    async fn certified(&self, caller: Caller<'_>) -> Result<Option<Principal>, AccessError> {
+        match &self.certificates {
+            CertificateUse::FrontProxy(front_proxy) => front_proxy.principal(caller).await,
+            CertificateUse::Users(users) => users.principal(caller.certificates),
+        }
+    }
+
+    async fn review_caller(&self, caller: Caller<'_>) -> Result<Principal, AccessError> {
+        let token = bearer_token(caller.headers);
+        if let (CertificateUse::Users(_), Some(token)) = (&self.certificates, token) {
+            // A proxy may show its own certificate for callers with tokens of theirs.
+            return self.token_principal(token).await;
+        }
+        match (self.certified(caller).await, token) {
+            (Ok(Some(principal)), _) => Ok(principal),
+            // Its certificate may be for somebody else.
+            (_, Some(token)) => self.token_principal(token).await,
+            (Err(error), None) => Err(error),
+            (Ok(None), None) => Err(AccessError::Unauthenticated(format!(
+                "the request has no bearer token; send one with the audience {AUDIENCE}{}",
+                match &self.certificates {
+                    CertificateUse::FrontProxy(_) =>
+                        ", or call through the API server of the operator's cluster",
+                    CertificateUse::Users(users) if users.is_empty() => "",
+                    CertificateUse::Users(_) => ", or show a certificate of kubesvc.rest.auth.certificates",
+                }
+            ))),
+        }
+    }
+
+    async fn token_principal(&self, token: &str) -> Result<Principal, AccessError> {
+        let digest = digest_of(token);
+        let principal = self.tokens.get(digest, Box::pin(self.review_token(token, digest))).await?;
+        Ok(Arc::unwrap_or_clone(principal))
+    }
+}
+
+/// The answer if it comes in time.
+async fn in_time<T>(answer: impl Future<Output = Result<T, AccessError>>) -> Result<T, AccessError> {
+    tokio::time::timeout(REVIEW_TIMEOUT, answer).await.unwrap_or_else(|_| {
+        warn_unless_away!(
+            "callers cannot be checked: the API server does not answer within {REVIEW_TIMEOUT:?}"
+        );
+        Err(AccessError::Unavailable(CANNOT_BE_ASKED.to_owned()))
+    })
+}
+
+fn digest_of(token: &str) -> QuestionDigest {
+    Sha256::digest(token.as_bytes()).into()
 }
 
 #[async_trait]
@@ -155,36 +233,27 @@ impl Access for KubeAccessReviews {
         if self.mode == AccessMode::Nobody {
             return Ok(nobody());
         }
-        let token = bearer_token(caller.headers);
-        let front_proxy = self.front_proxy.principal(caller).await;
-        match (front_proxy, token) {
-            (Ok(Some(principal)), _) => Ok(principal),
-            // Its certificate may be for somebody else.
-            (_, Some(token)) => {
-                let digest = Sha256::digest(token.as_bytes()).into();
-                let principal = self.tokens.get(digest, self.review_token(token, digest)).await?;
-                Ok(Arc::unwrap_or_clone(principal))
-            }
-            (Err(error), None) => Err(error),
-            (Ok(None), None) => Err(AccessError::Unauthenticated(format!(
-                "the request has no bearer token; send one with the audience {AUDIENCE}, or call through the API server \
-                 of the operator's cluster"
-            ))),
-        }
+        // Large, and polled at the end of a deep stack.
+        in_time(Box::pin(self.review_caller(caller))).await
+    }
+
+    fn was_known(&self, caller: Caller<'_>) -> bool {
+        bearer_token(caller.headers).is_some_and(|token| self.known_tokens.contains_key(&digest_of(token)))
     }
 
     async fn is_front_proxy(&self, certificates: &[Vec<u8>]) -> bool {
-        self.mode == AccessMode::Required
-            && matches!(self.front_proxy.accepts(certificates).await, Ok(Some(_)))
+        let CertificateUse::FrontProxy(front_proxy) = &self.certificates else { return false };
+        self.mode == AccessMode::Required && matches!(front_proxy.accepts(certificates).await, Ok(Some(_)))
     }
 
-    async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError> {
+    async fn authorize(&self, principal: &Principal, access: &RequestedAccess) -> Result<(), AccessError> {
         if self.mode == AccessMode::Nobody {
             return Ok(());
         }
         let spec = spec(principal, access);
         let question = digest(&spec)?;
-        self.rights.get(question, self.review_access(spec, principal, access)).await
+        let reviewing = Box::pin(self.review_access(spec, principal, access));
+        in_time(Box::pin(self.rights.get(question, reviewing))).await
     }
 }
 
@@ -215,25 +284,31 @@ fn principal(user: UserInfo) -> Option<Principal> {
     })
 }
 
-fn spec(principal: &Principal, access: &AccountAccess) -> SubjectAccessReviewSpec {
+fn spec(principal: &Principal, access: &RequestedAccess) -> SubjectAccessReviewSpec {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    SubjectAccessReviewSpec {
+    let asked = SubjectAccessReviewSpec {
         user: some(&principal.name),
         groups: Some(principal.groups.clone()),
         uid: some(&principal.uid),
         extra: Some(principal.extra.clone()),
-        resource_attributes: Some(ResourceAttributes {
-            group: some(ACCESS_GROUP),
-            version: some(VERSION),
-            resource: some("accounts"),
-            subresource: some(access.resource.subresource()),
-            verb: some(access.verb),
-            namespace: some(&access.namespace),
-            name: some(&access.object),
-            ..ResourceAttributes::default()
-        }),
         ..SubjectAccessReviewSpec::default()
+    };
+    if let AccessResource::Path(path) = access.resource {
+        let attributes = NonResourceAttributes { path: some(path), verb: some(access.verb) };
+        return SubjectAccessReviewSpec { non_resource_attributes: Some(attributes), ..asked };
     }
+    let (group, resource, subresource) = access.resource.names();
+    let attributes = ResourceAttributes {
+        group: some(group),
+        version: some(if group.is_empty() { CORE_VERSION } else { VERSION }),
+        resource: some(resource),
+        subresource: some(subresource),
+        verb: some(access.verb),
+        namespace: some(&access.namespace),
+        name: some(&access.object),
+        ..ResourceAttributes::default()
+    };
+    SubjectAccessReviewSpec { resource_attributes: Some(attributes), ..asked }
 }
 
 /// Digest of a question about rights: of all that the answer depends on.
@@ -252,7 +327,6 @@ fn unavailable(error: &KubeError, reviews: &str) -> AccessError {
             "the operator may not create {reviews}; bind it to system:auth-delegator, as config/rbac does"
         )
     } else {
-        "the API server of the operator's cluster cannot be asked who calls and what they may; try again"
-            .to_owned()
+        CANNOT_BE_ASKED.to_owned()
     })
 }

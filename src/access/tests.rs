@@ -33,6 +33,10 @@ impl ScriptedApi {
     }
 
     fn access(&self, mode: AccessMode) -> Arc<dyn Access> {
+        KubeAccessReviews::new(&self.kube(), mode)
+    }
+
+    fn kube(&self) -> KubeAccess {
         let this = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let this = this.clone();
@@ -46,7 +50,7 @@ impl ScriptedApi {
                 Ok::<_, Infallible>(Response::builder().status(code).body(answer).expect("an answer"))
             }
         });
-        KubeAccessReviews::new(&KubeAccess::new(kube::Client::new(service, "ns"), "test"), mode)
+        KubeAccess::new(kube::Client::new(service, "ns"), "test")
     }
 
     fn count(&self) -> usize {
@@ -63,9 +67,9 @@ async fn who(access: &Arc<dyn Access>, headers: &HeaderMap) -> Result<Principal,
     access.authenticate(Caller { headers, certificates: &[] }).await
 }
 
-fn proxy(verb: &'static str) -> AccountAccess {
+fn proxy(verb: &'static str) -> RequestedAccess {
     let (namespace, object) = ("ns".to_owned(), "prod".to_owned());
-    AccountAccess { verb, resource: AccountResource::Proxy, namespace, object }
+    RequestedAccess { verb, resource: AccessResource::Proxy, namespace, object }
 }
 
 fn ann() -> Principal {
@@ -134,10 +138,104 @@ async fn a_yes_is_kept_ten_seconds_and_a_no_one() {
     let bob = Principal { name: "bob".to_owned(), ..ann() };
     access.authorize(&bob, &proxy("get")).await.expect("allowed");
     access
-        .authorize(&ann(), &AccountAccess { object: "other".to_owned(), ..proxy("get") })
+        .authorize(&ann(), &RequestedAccess { object: "other".to_owned(), ..proxy("get") })
         .await
         .expect("yes");
     assert_eq!(asked.load(Ordering::Relaxed), count + 2);
+}
+
+#[tokio::test]
+async fn each_resource_is_asked_about_as_rbac_names_it_and_a_refusal_names_it() {
+    let api = ScriptedApi::new(|_, _| (201, json!({"spec": {}, "status": {"allowed": false}})));
+    let access = api.access(AccessMode::Required);
+    use AccessResource as R;
+    for (resource, attributes, said) in [
+        (R::Cache, ("proxy.kubesvc.io", "v1alpha1", "accounts", "cache"), "get accounts/cache"),
+        (R::Accounts, ("kubesvc.io", "v1alpha1", "kubesvcaccounts", ""), "get kubesvcaccounts"),
+        (
+            R::AccountSources,
+            ("kubesvc.io", "v1alpha1", "kubesvcaccounts", "sources"),
+            "kubesvcaccounts/sources",
+        ),
+        (R::AccountUsers, ("kubesvc.io", "v1alpha1", "kubesvcaccounts", "users"), "kubesvcaccounts/users"),
+        (R::Agents, ("kubesvc.io", "v1alpha1", "kubesvcagents", ""), "get kubesvcagents"),
+        (
+            R::Secrets,
+            ("", "v1", "secrets", ""),
+            "get secrets in API group \"\" of object \"prod\" in namespace \"ns\"",
+        ),
+    ] {
+        let refused = access.authorize(&ann(), &RequestedAccess { resource, ..proxy("get") }).await;
+        let refused = refused.expect_err("denied").to_string();
+        assert!(refused.contains(said) && refused.contains("\"ann\""), "{refused}");
+        let asked = api.asked.lock().last().expect("asked").1["spec"]["resourceAttributes"].clone();
+        let text = |key: &str| asked[key].as_str().unwrap_or_default().to_owned();
+        let (group, version, name, subresource) = attributes;
+        assert_eq!(
+            [text("group"), text("version"), text("resource"), text("subresource")],
+            [group, version, name, subresource]
+        );
+    }
+    let path = RequestedAccess { resource: R::Path("/metrics"), ..proxy("get") };
+    let refused = access.authorize(&ann(), &path).await.expect_err("denied").to_string();
+    assert!(refused.contains("get the path /metrics"), "{refused}");
+    let asked = api.asked.lock().last().expect("asked").1["spec"].clone();
+    assert_eq!(asked["nonResourceAttributes"], json!({"path": "/metrics", "verb": "get"}));
+    assert!(asked.get("resourceAttributes").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_is_silent_is_no_answer_after_two_seconds() {
+    let service =
+        tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
+    let kube = KubeAccess::new(kube::Client::new(service, "ns"), "test");
+    let access = KubeAccessReviews::new(&kube, AccessMode::Required);
+    let (token, ann, wanted) = (with_token("x"), ann(), proxy("get"));
+    let began = tokio::time::Instant::now();
+    let caller = Caller { headers: &token, certificates: &[] };
+    let (who, may, again) = tokio::join!(
+        access.authenticate(caller),
+        access.authorize(&ann, &wanted),
+        access.authorize(&ann, &wanted),
+    );
+    for error in [who.expect_err("silent"), may.expect_err("silent"), again.expect_err("silent")] {
+        assert_eq!(error.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    assert!(began.elapsed() < Duration::from_millis(2_100), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn certificates_of_rests_callers_are_users_and_never_the_front_proxy() {
+    let authority = Authority::new("front-proxy-ca").expect("an authority");
+    let api = ScriptedApi::new(|_, review| {
+        let is_good = review["spec"]["token"] == "good";
+        let status = json!({"authenticated": is_good, "audiences": ["kubesvc"], "user": {"username": "ann"}});
+        (201, json!({"spec": {}, "status": status}))
+    });
+    let certificates = vec![client_certificate(&authority, "front-proxy-client")];
+    let known =
+        kubesvc_core::identity::Subject::read(&certificates[0]).expect("a subject").as_str().to_owned();
+    let user = CertificateUser {
+        shown: ShownCertificate::Subject(known),
+        user: "gate".to_owned(),
+        groups: Vec::new(),
+    };
+    let access = KubeAccessReviews::of_rest(&api.kube(), CertificateUsers(vec![user]));
+    let nothing = HeaderMap::new();
+    let ask = async |headers: &HeaderMap, certificates: &[Vec<u8>]| {
+        access.authenticate(Caller { headers, certificates }).await.map(|principal| principal.name)
+    };
+    assert_eq!(ask(&remote("root"), &certificates).await.expect("the certificate's user"), "gate");
+    assert_eq!(ask(&with_token("good"), &certificates).await.expect("the token's user"), "ann");
+    assert!(ask(&with_token("bad"), &certificates).await.is_err(), "a token that is shown is what counts");
+    let other = vec![client_certificate(&Authority::new("x").expect("an authority"), "somebody")];
+    let refused = ask(&remote("root"), &other).await.expect_err("nobody");
+    assert!(refused.to_string().contains("kubesvc.rest.auth.certificates"), "{refused}");
+    assert!(ask(&nothing, &[]).await.is_err());
+    assert!(!access.is_front_proxy(&certificates).await);
+    let (good, bad) = (with_token("good"), with_token("bad"));
+    let was_known = |headers| access.was_known(Caller { headers, certificates: &[] });
+    assert!(was_known(&good) && !was_known(&bad) && !was_known(&nothing));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::listener::ConnectionInfo;
 use super::paths::AccountPath;
 use super::status::Refusal;
 use super::{Call, Gateway};
-use crate::access::{Access, AccessError, AccountAccess, AccountResource, Caller, Principal, Via};
+use crate::access::{Access, AccessError, AccessResource, Caller, Principal, RequestedAccess, Via};
 use crate::connected_agents::RequestClass;
 use kubesvc_runtime::crash_points;
 
@@ -40,7 +40,7 @@ impl Gateway {
         &self,
         call: &Call,
         principal: &Principal,
-        wanted: Vec<AccountAccess>,
+        wanted: Vec<RequestedAccess>,
     ) -> Result<Recheck, Refusal> {
         for access in &wanted {
             self.ports.access.authorize(principal, access).await?;
@@ -59,17 +59,17 @@ pub(super) fn wanted(
     method: &Method,
     class: RequestClass,
     account: &AccountPath,
-) -> Result<Vec<AccountAccess>, Refusal> {
+) -> Result<Vec<RequestedAccess>, Refusal> {
     let AccountPath { namespace, object } = account;
-    let access = |verb, resource| AccountAccess {
+    let access = |verb, resource| RequestedAccess {
         verb,
         resource,
         namespace: namespace.clone(),
         object: object.clone(),
     };
-    let mut wanted = vec![access(verb(method)?, AccountResource::Proxy)];
+    let mut wanted = vec![access(verb(method)?, AccessResource::Proxy)];
     if class == RequestClass::Connect {
-        wanted.push(access("create", AccountResource::Connect));
+        wanted.push(access("create", AccessResource::Connect));
     }
     Ok(wanted)
 }
@@ -90,7 +90,7 @@ pub(super) struct Recheck {
     access: Arc<dyn Access>,
     /// Who called at the beginning.
     principal: Principal,
-    wanted: Vec<AccountAccess>,
+    wanted: Vec<RequestedAccess>,
     /// The token; empty if the API server said who calls.
     headers: HeaderMap,
 }
@@ -159,7 +159,7 @@ mod tests {
         ] {
             let wanted = wanted(&method, class, &account).expect("a method");
             assert_eq!(wanted.iter().map(|one| one.verb).collect::<Vec<_>>(), verbs, "{method}");
-            assert_eq!(wanted[0].resource, AccountResource::Proxy);
+            assert_eq!(wanted[0].resource, AccessResource::Proxy);
             assert_eq!(wanted.len() == 2, class == RequestClass::Connect);
         }
         for method in [Method::OPTIONS, Method::TRACE, Method::CONNECT] {

@@ -27,7 +27,7 @@ use super::proxying::on_asked;
 use super::records::{Recorder, SharedRecorder};
 use super::*;
 use crate::access::callers::MAX_SHORT_OF_CALLER;
-use crate::access::{AccessError, AccountAccess, Caller, Principal};
+use crate::access::{AccessError, Caller, Principal, RequestedAccess};
 use crate::connected_agents::{AccountRequest, RequestClass, RequestError, RequestErrorKind};
 use crate::operations::tests::account;
 use crate::operations::tests::fakes::{
@@ -75,7 +75,7 @@ impl Access for ExpiringTokens {
         }
     }
 
-    async fn authorize(&self, principal: &Principal, _: &AccountAccess) -> Result<(), AccessError> {
+    async fn authorize(&self, principal: &Principal, _: &RequestedAccess) -> Result<(), AccessError> {
         if principal.groups.iter().any(|group| group == SUSPENDED) {
             return Err(AccessError::Denied("the user is suspended".to_owned()));
         }

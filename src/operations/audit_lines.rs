@@ -21,6 +21,7 @@ use kubesvc_store::{OpenOperation, OperationRecord, OperationState};
 pub(super) fn refusal_by(caller: &OperationCaller) -> AuditLine<'_> {
     AuditLine {
         principal: Some(&caller.principal),
+        user: caller.user.as_deref().unwrap_or_default(),
         claimed: caller.claimed.as_deref().unwrap_or_default(),
         ..AuditLine::new(AuditEvent::Refusal, "")
     }
@@ -135,6 +136,7 @@ impl Operations {
         self.audit.write(&AuditLine {
             operation_id: &job.id,
             principal: Some(&job.principal),
+            user: job.user.as_deref().unwrap_or_default(),
             claimed: job.claimed.as_deref().unwrap_or_default(),
             account: &job.operation.account().name,
             uid: &job.account_uid,

@@ -143,6 +143,7 @@ impl Operations {
         self.audit.write(&AuditLine {
             operation_id: id,
             principal: Some(&caller.principal),
+            user: caller.user.as_deref().unwrap_or_default(),
             claimed: caller.claimed.as_deref().unwrap_or_default(),
             account: &record.account,
             uid: record.account_uid.as_deref().unwrap_or_default(),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::checks::{ContentDigest, required_verbs};
 use super::in_flight::CountedOperation;
 use super::records;
-use crate::access::{AccountResource, Principal, Via};
+use crate::access::{AccessResource, Principal, Via};
 use crate::connected_agents::{AskedAgent, RequestCaller};
 use crate::request_routing::request_caller;
 use kubesvc_core::operations::Operation;
@@ -25,6 +25,7 @@ pub(super) struct Job {
     pub(super) account_uid: String,
     pub(super) principal: Principal,
     /// Who a caller says that it acts for.
+    pub(super) user: Option<String>,
     pub(super) claimed: Option<String>,
     pub(super) dry_run: bool,
     /// What the ids of its requests end with.
@@ -104,7 +105,7 @@ impl Job {
     pub(super) fn request_caller(&self) -> RequestCaller {
         let is_known = self.principal.via != Via::Nobody;
         let verbs = required_verbs(self.operation.kind()).iter().filter(|_| is_known);
-        request_caller(&self.principal, verbs.map(|verb| (*verb, AccountResource::Proxy)))
+        request_caller(&self.principal, verbs.map(|verb| (*verb, AccessResource::Proxy)))
     }
 
     /// Its open row now.

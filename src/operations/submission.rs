@@ -21,7 +21,7 @@ use super::records::{self, Beginning};
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
-use crate::access::{AccountAccess, AccountResource, Caller, Principal, Via};
+use crate::access::{AccessResource, Caller, Principal, RequestedAccess, Via};
 use crate::connected_agents::{AccountRequest, RequestErrorKind as Kind};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
@@ -51,7 +51,9 @@ const NO_ROOM_FOR_DOCUMENT: &str =
 pub struct OperationCaller {
     /// The caller.
     pub principal: Principal,
-    /// Who the caller says that it acts for.
+    /// The user for whom the caller acts, if it may say so.
+    pub user: Option<String>,
+    /// The user that another caller names.
     pub claimed: Option<String>,
     /// The accounts that the caller says it may use; `None`: it says nothing.
     pub accounts: Option<Vec<String>>,
@@ -212,9 +214,9 @@ impl Operations {
     ) -> Result<(), OperationRefusal> {
         let metadata = account.map(|account| &account.metadata);
         let part = |part: Option<&String>| part.cloned().unwrap_or_default();
-        let access = AccountAccess {
+        let access = RequestedAccess {
             verb,
-            resource: AccountResource::Proxy,
+            resource: AccessResource::Proxy,
             namespace: part(metadata.and_then(|metadata| metadata.namespace.as_ref())),
             object: part(metadata.and_then(|metadata| metadata.name.as_ref())),
         };
@@ -303,6 +305,7 @@ impl Operations {
             id: id.clone(),
             account_uid: account.uid().to_owned(),
             principal: call.caller.principal,
+            user: call.caller.user,
             claimed: call.caller.claimed,
             dry_run: call.dry_run,
             digest,

@@ -117,7 +117,7 @@ fn call(verb: &str) -> OperationCall {
 }
 
 fn caller() -> OperationCaller {
-    OperationCaller { principal: principal("alice"), claimed: None, accounts: None }
+    OperationCaller { principal: principal("alice"), user: None, claimed: None, accounts: None }
 }
 
 fn on_account(name: &str) -> OperationCall {
@@ -253,7 +253,8 @@ async fn a_caller_has_a_bound_of_its_own() {
 async fn what_callers_do_who_need_not_be_known_is_audited_and_counted_as_any_other() {
     let replica = Replica::new(ScriptedCluster::new(|_, _| done()));
     let nobody = Principal { via: Via::Nobody, ..principal("system:anonymous") };
-    let nobody = OperationCaller { principal: nobody, claimed: Some("bob".to_owned()), accounts: None };
+    let nobody =
+        OperationCaller { principal: nobody, user: None, claimed: Some("bob".to_owned()), accounts: None };
     let done = replica.submit(OperationCall { caller: nobody.clone(), ..call(&scale()) }).await;
     let id = done.expect("it is begun").id;
     assert_eq!(replica.history(&id).await.principal.as_deref(), Some("system:anonymous"));

@@ -7,8 +7,7 @@ use tracing::warn;
 
 use super::hub_tls::HubTls;
 use super::kube_client::RunLocation;
-use super::settings::{Approval, CacheSettings, ClusterMode, OperationsAuth, OperatorSettings};
-use crate::access::AccessMode;
+use super::settings::{Approval, CacheSettings, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::credentials_sources::SourcePlace;
 use crate::hub::{
@@ -194,6 +193,8 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),
         },
+        auth_mode: settings.rest_auth.mode,
+        operator_namespace: location.namespace.clone(),
     }
 }
 
@@ -208,14 +209,6 @@ pub(super) fn operation_settings(settings: &OperatorSettings, location: &RunLoca
         purge: operations.purge.clone(),
         max_rows: operations.max_rows,
         max_result_label: operations.max_result_label,
-    }
-}
-
-/// Whether callers of operations must be known.
-pub(super) fn access_mode(settings: &OperatorSettings) -> AccessMode {
-    match settings.operations.auth {
-        OperationsAuth::Required => AccessMode::Required,
-        OperationsAuth::None => AccessMode::Nobody,
     }
 }
 

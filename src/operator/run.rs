@@ -19,7 +19,7 @@ use super::hub_tls::HubTls;
 use super::kube_client::RunLocation;
 use super::lead::Leader;
 use super::part_settings::{
-    Connections, access_mode, accounts_namespace, adopted_rows, approves, caching_settings, hub_settings,
+    Connections, accounts_namespace, adopted_rows, approves, caching_settings, hub_settings,
     operation_settings, policy, precedence, registration_policy, rest_settings, scanner_settings,
     source_rules, unapproved_registration_qps,
 };
@@ -28,13 +28,12 @@ use super::replicas::{self, ReplicaLeases};
 use super::rest_tls::RestTls;
 use super::run_arguments::RunArguments;
 use super::security_warnings;
-use super::settings::{OperatorSettings, PassThrough};
+use super::settings::{AuditOutput, OperationsAuth, OperatorSettings, PassThrough};
 use super::startup::{self, StartupPorts};
 use super::state_metrics::StateMetrics;
 use super::tls_files;
-use crate::access::CallerCounts;
 use crate::access::audit::AuditLog;
-use crate::access::{AccessMode, KubeAccessReviews};
+use crate::access::{Access, AccessMode, CallerCounts, KubeAccessReviews};
 use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, Registrations, RenewedTls};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
@@ -50,7 +49,8 @@ use crate::registration::{Registrar, RegistrationMetrics, RegistrationPorts};
 use crate::replica_port::{self, ReplicaPorts};
 use crate::request_routing::RequestRouter;
 use crate::rest::{
-    AccountManagement, AccountManagementPorts, IntentSettlement, RestPorts, RestState, StartupState,
+    AccountManagement, AccountManagementPorts, IntentSettlement, RestAccessMetrics, RestPorts, RestState,
+    StartupState,
 };
 use crate::secrets::{CredentialSource, Credentials};
 use crate::source_accounts::{DeclinedAccounts, SourceAccounts};
@@ -88,6 +88,10 @@ struct Assembly<'a> {
     callers: Arc<CallerCounts>,
     hub_tls: Option<HubTls>,
     rest_tls: Option<RestTls>,
+    audit: AuditLog,
+    /// Who calls REST.
+    rest_access: Arc<dyn Access>,
+    rest_access_metrics: RestAccessMetrics,
 }
 
 /// The credentials of accounts, and the Secrets that changed.
@@ -116,6 +120,7 @@ pub(super) async fn run(
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(OperatorError::Signals)?;
     let (hub_tls, rest_tls) = (HubTls::read(settings).await?, RestTls::read(settings).await?);
+    let audit = audit_log(settings)?;
     let location = RunLocation::find(arguments, settings).await?;
     let (tasks, http) = (TaskTracker::new(), HttpMetrics::default());
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
@@ -165,6 +170,9 @@ pub(super) async fn run(
         callers: Arc::default(),
         hub_tls,
         rest_tls,
+        audit,
+        rest_access: KubeAccessReviews::of_rest(&location.kube, settings.rest_auth.certificates.clone()),
+        rest_access_metrics: RestAccessMetrics::default(),
         location,
     };
     let credentials = assembly.watch_accounts_and_secrets();
@@ -208,6 +216,15 @@ pub(super) async fn claim_database(
             ))
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Where audit lines go.
+fn audit_log(settings: &OperatorSettings) -> Result<AuditLog, OperatorError> {
+    match &settings.audit_output {
+        AuditOutput::Stdout => Ok(AuditLog::to_stdout()),
+        AuditOutput::File(path) => AuditLog::to_file(path)
+            .map_err(|source| OperatorError::AuditOutput { path: path.clone(), source }),
     }
 }
 
@@ -386,7 +403,7 @@ impl Assembly<'_> {
             requests: hub.requests(),
             accounts: Arc::clone(&self.accounts),
             access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
-            audit: AuditLog::to_stdout(),
+            audit: self.audit.clone(),
             answered_for: Arc::new(move || readiness.replicas.answered_for()),
         };
         let (peers, http, stop) = (Arc::clone(&self.peers), http.clone(), self.stop.clone());
@@ -411,7 +428,7 @@ impl Assembly<'_> {
             accounts: Arc::clone(&self.accounts),
             history: Arc::<Operations>::clone(operations),
             store: Arc::<dyn Store>::clone(&self.store),
-            audit: AuditLog::to_stdout(),
+            audit: self.audit.clone(),
             callers: Arc::clone(&self.callers),
         };
         let location = &self.location;
@@ -562,6 +579,14 @@ impl Assembly<'_> {
         }
     }
 
+    /// Who calls for operations: REST's callers, or nobody is asked.
+    fn operations_access(&self) -> Arc<dyn Access> {
+        match self.settings.operations.auth {
+            OperationsAuth::Required => Arc::clone(&self.rest_access),
+            OperationsAuth::None => KubeAccessReviews::new(&self.location.kube, AccessMode::Nobody),
+        }
+    }
+
     /// The operations of this replica, whose rows are written from now on, until the last caller is served.
     fn operations(
         &self,
@@ -573,10 +598,10 @@ impl Assembly<'_> {
         let ports = OperationPorts {
             accounts: Arc::clone(&self.accounts),
             requests: Arc::<RequestRouter>::clone(router),
-            access: KubeAccessReviews::new(&self.location.kube, access_mode(self.settings)),
+            access: self.operations_access(),
             store,
             replicas: Arc::clone(&leases.replicas),
-            audit: AuditLog::to_stdout(),
+            audit: self.audit.clone(),
             callers: Arc::clone(&self.callers),
         };
         let operations = Operations::new(operation_settings(self.settings, &self.location), ports);
@@ -621,6 +646,7 @@ impl Assembly<'_> {
         hub.register(&mut metrics.registry);
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
+        self.rest_access_metrics.register(&mut metrics.registry);
         if let Some(gateway) = gateway {
             gateway.register(&mut metrics.registry);
         }
@@ -747,6 +773,9 @@ impl Assembly<'_> {
             readiness: Arc::<OperatorReadiness>::clone(readiness),
             tasks: self.background.registry().clone(),
             metrics,
+            access: Arc::clone(&self.rest_access),
+            audit: self.audit.clone(),
+            access_metrics: self.rest_access_metrics.clone(),
         };
         RestState::new(rest_settings(self.settings, &self.location), ports)
     }

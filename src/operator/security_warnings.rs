@@ -6,6 +6,7 @@ use prometheus_client::registry::Registry;
 use tracing::warn;
 
 use super::settings::{Approval, OperationsAuth, OperatorSettings};
+use crate::rest::RestAuthMode;
 use kubesvc_runtime::tls::clients::ClientAuth;
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
@@ -64,8 +65,9 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         ),
         door(
             "rest-open",
-            true,
-            "everyone who can reach server.port can read, change and delete accounts; let only trusted callers reach it",
+            settings.rest_auth.mode != RestAuthMode::Enforce,
+            "everyone who can reach server.port can read, change and delete accounts; set kubesvc.rest.auth.mode: enforce, or \
+             let only trusted callers reach it",
         ),
         door(
             "operations",
@@ -135,6 +137,10 @@ mod tests {
         assert_eq!(open(closed, true), ALWAYS_EXPOSED);
         let tls = "kubesvc.grpc.server.security: {enabled: true, ownCertificate: true}";
         assert!(!open(tls, true).contains(&"hub-plaintext"));
+        for (mode, is_open) in [("off", true), ("log", true), ("enforce", false)] {
+            let open = open(&format!("kubesvc.rest.auth.mode: {mode}"), true);
+            assert_eq!(open.contains(&"rest-open"), is_open, "{mode}");
+        }
         assert!(open("kubesvc.operations.auth: none", true).contains(&"operations"));
         let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
         assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");

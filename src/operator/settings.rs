@@ -6,6 +6,7 @@ mod clouddriver;
 mod credentials_sources;
 mod custom_resources;
 mod hub_tls;
+mod rest_auth;
 mod rest_tls;
 #[cfg(test)]
 mod tests;
@@ -28,11 +29,12 @@ use kubesvc_core::identity::SubjectFilters;
 use kubesvc_runtime::config::{
     ADDRESS, CRON, ConfigError, DATABASE_URL, DatabaseUrl, FLAG, FOLDERS, FileShape, FromSetting, HOSTS,
     LimitsAt, Loaded, LoggingSettings, NAMESPACE, NAMESPACES, NAMESPACES_OR_ALL, NAMESPACES_OWN_OR_ALL,
-    ORIGINS, PORT, SettingType, Settings, Source, Spec, Unit, UnknownKeys, Values, Word, count, group, key,
-    millis, seconds,
+    ORIGINS, PORT, SettingType, Settings, Source, Spec, TEXT, Unit, UnknownKeys, Values, Word, count, group,
+    key, millis, seconds,
 };
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::settings;
+pub use rest_auth::{AuditOutput, RestAuthSettings};
 pub use rest_tls::RestTlsSettings;
 
 const DAY: i64 = 86_400;
@@ -125,6 +127,10 @@ settings! {
         gateway: Option<GatewaySettings> = group("kubesvc.gateway").read_as(gateway);
         /// Clouddriver.
         clouddriver: ClouddriverSettings = group("kubesvc.clouddriver").read_as(clouddriver::checked);
+        /// Who may call REST.
+        rest_auth: RestAuthSettings = group(rest_auth::GROUP).read_as(rest_auth::checked);
+        /// where audit lines go: stdout, or the absolute path of a file, which its owner alone may read
+        audit_output: AuditOutput = key(rest_auth::AUDIT_OUTPUT, TEXT, "stdout").read_as(rest_auth::audit_output);
         /// Logging.
         logging: LoggingSettings = group("logging");
     }
@@ -421,6 +427,7 @@ impl Settings for OperatorSettings {
         let mut notes = cache::notes(values)?;
         notes.extend(hub_tls::notes(values)?);
         notes.extend(rest_tls::notes(values)?);
+        notes.extend(rest_auth::notes(values)?);
         notes.extend(agent_subjects::notes(values)?);
         if values.text(CLUSTER_MODE) == Some("database") {
             notes.push(format!(

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{CallRefusal, ReplicaPorts};
 use crate::access::audit::{AuditEvent, AuditLine, AuditLog, AuditedRequest};
-use crate::access::{AccountAccess, AccountResource, Principal};
+use crate::access::{AccessResource, Principal, RequestedAccess};
 use crate::connected_agents::{AccountRequest, AccountResponse, RequestCaller, RequestClass, RequestError};
 use crate::request_routing::received::{AnswerParts, HeadObserver};
 use crate::request_routing::relayed_principal;
@@ -35,8 +35,8 @@ pub(super) async fn review(
     let principal = relayed_principal(caller);
     let part = |part: Option<&String>| part.cloned().unwrap_or_default();
     for right in &caller.rights {
-        let resources = [AccountResource::Proxy, AccountResource::Connect];
-        let access = AccountAccess {
+        let resources = [AccessResource::Proxy, AccessResource::Connect];
+        let access = RequestedAccess {
             verb: VERBS.into_iter().find(|verb| *verb == right.verb).ok_or_else(unknown_right)?,
             resource: resources
                 .into_iter()

@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 
 use super::ReplicaPorts;
 use crate::access::audit::AuditLog;
-use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
+use crate::access::{Access, AccessError, Caller, Principal, RequestedAccess, Via};
 use crate::connected_agents::{
     AccountGrant, AccountRequest, AccountResponse, AgentView, AnsweringAgent, ConnectedAgents,
     ConnectedAgentsError, ReplicaRequests, RequestError, Suspects,
@@ -50,7 +50,7 @@ impl Access for ScriptedRights {
         Err(AccessError::Unauthenticated("nobody is".to_owned()))
     }
 
-    async fn authorize(&self, principal: &Principal, access: &AccountAccess) -> Result<(), AccessError> {
+    async fn authorize(&self, principal: &Principal, access: &RequestedAccess) -> Result<(), AccessError> {
         assert_eq!((principal.via, principal.groups.as_slice()), (Via::Relayed, &["team".to_owned()][..]));
         assert_eq!((access.namespace.as_str(), access.object.as_str()), ("ns", "one"));
         if self.allowed.lock().contains(access.verb) {

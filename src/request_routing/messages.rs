@@ -10,7 +10,7 @@ use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::access::{AccountResource, Principal, Via};
+use crate::access::{AccessResource, Principal, Via};
 use crate::connected_agents::{
     AccountGrant, AccountRequest, AnsweringAgent, AskedAgent, CallerRight, RequestCaller, RequestClass,
     RequestError,
@@ -223,7 +223,7 @@ fn in_header<T: DeserializeOwned>(value: &HeaderValue) -> Option<T> {
 /// The caller of a request, with the rights that were reviewed.
 pub fn request_caller<'r>(
     principal: &Principal,
-    rights: impl IntoIterator<Item = (&'r str, AccountResource)>,
+    rights: impl IntoIterator<Item = (&'r str, AccessResource)>,
 ) -> RequestCaller {
     let rights = rights.into_iter().map(|(verb, resource)| CallerRight {
         verb: verb.to_owned(),

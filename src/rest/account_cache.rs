@@ -10,9 +10,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::RestState;
+use super::callers::RestCaller;
 use super::error::{ErrorBody, RestError};
 use super::extract::{CacheQuery, PathAccount};
 use super::missing_object::{ChosenKind, MissingFacts, MissingReason, choose_kind, why_missing};
+use crate::access::AccessResource;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::cache::rules::AccountRules;
@@ -113,11 +115,16 @@ pub(super) struct CachedObject {
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
+    caller: RestCaller,
     PathAccount(name): PathAccount,
     uri: Uri,
 ) -> Result<Json<AccountCache>, RestError> {
     let query = CacheQuery::read(uri.query())?;
-    let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
+    let account = state
+        .find_for(&caller, &name, "get", AccessResource::Cache)
+        .await?
+        .account
+        .ok_or_else(|| RestError::no_account(&name))?;
     let stored = state.stored_cache(&account).await;
     let stored = stored.map_err(|problem| RestError::database(&problem, &name, "what is cached"))?;
     let now_ms = Timestamp::now().as_millisecond();

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
 use super::RestState;
+use super::callers::RestCaller;
 use super::error::RestError;
 use super::request_rules::{AccountVerb, RequestEffect, decide};
 use crate::informers::AccountKey;
@@ -97,6 +98,7 @@ pub(super) fn about(name: &str, problem: &str) -> RestError {
 /// Creates the account. Returns the account that already exists under the name, if there is one.
 pub(super) async fn create(
     state: &RestState,
+    caller: &RestCaller,
     name: &str,
     contents: &Contents<'_>,
     account: &KubesvcAccount,
@@ -108,16 +110,28 @@ pub(super) async fn create(
     let options = WriteOptions::default().at("rest-create");
     match state.secret(&key).create_account(contents, account, options).await? {
         Some(_) => Ok(None),
-        None => existing(state, name).await,
+        None => existing(state, caller, name).await,
     }
 }
 
-async fn existing(state: &RestState, name: &str) -> Result<Option<KubesvcAccount>, RestError> {
-    let found = state.find(name).await?;
+async fn existing(
+    state: &RestState,
+    caller: &RestCaller,
+    name: &str,
+) -> Result<Option<KubesvcAccount>, RestError> {
+    let found = state.find_as(caller, name, "get").await?;
+    if found.is_hidden {
+        return Err(taken(name));
+    }
     match found.account {
         Some(account) => Ok(Some(account)),
         None => Err(in_the_way(name, found.in_the_way.as_deref())),
     }
+}
+
+/// Returns the error for a name, or its object name, that something has of which the caller may not know.
+pub(super) fn taken(name: &str) -> RestError {
+    RestError::conflict(format!("account {name:?}: the name is taken; choose another one"))
 }
 
 /// Returns the error for an object name that another account has, or had a moment ago.
@@ -135,6 +149,8 @@ pub(super) fn in_the_way(name: &str, other: Option<&str>) -> RestError {
 
 /// A change or deletion of one account.
 pub(super) struct AccountChange<'a> {
+    /// Who makes it.
+    pub(super) caller: &'a RestCaller,
     /// Name of the account.
     pub(super) name: &'a str,
     /// The request.
@@ -160,6 +176,18 @@ enum PlannedWrite {
 }
 
 impl AccountChange<'_> {
+    /// The right on the account that it needs.
+    pub(super) fn right(&self) -> &'static str {
+        if self.request == AccountVerb::Delete { "delete" } else { "update" }
+    }
+
+    /// Refuses sources that the caller may not use.
+    pub(super) async fn may_use_sources(&self, account: Option<&KubesvcAccount>) -> Result<(), RestError> {
+        let (Some(given), Some(account)) = (self.set(), account) else { return Ok(()) };
+        let AccountKey { namespace, name } = AccountKey::of(account);
+        self.caller.may_use(given, &namespace, &name).await
+    }
+
     /// Returns the plan for the account in its current state, or the reason for a refusal.
     pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<ChangePlan, RestError> {
         if let Some(account) = account
@@ -263,7 +291,7 @@ impl AccountChange<'_> {
         stored: &mut Option<(AccountKey, SecretVersion)>,
     ) -> Result<(), RestError> {
         for _ in 0..MAX_ATTEMPTS {
-            let found = state.find(self.name).await?.account;
+            let found = state.find_as(self.caller, self.name, self.right()).await?.account;
             if found.is_none() && self.request == AccountVerb::Delete {
                 return Ok(()); // It existed when the request was checked.
             }

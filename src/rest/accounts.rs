@@ -14,6 +14,7 @@ use serde_json::json;
 use super::RestState;
 use super::account_writes::AccountChange;
 use super::body::{self, MediaTypes, PendingBody};
+use super::callers::RestCaller;
 use super::dto::{AccountNames, AccountOrNone, StateChanges};
 use super::error::{ErrorBody, RestError};
 use super::extract::{DynamicAccounts, Force, Paging, PathAccount};
@@ -35,6 +36,7 @@ use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
 pub(super) async fn patch(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
@@ -46,7 +48,7 @@ pub(super) async fn patch(
     }
     state
         .to_the_end(held, move |state| async move {
-            let changes: Vec<_> = given.iter().map(|given| state_change(given, force)).collect();
+            let changes: Vec<_> = given.iter().map(|given| state_change(&caller, given, force)).collect();
             change_all(&state, &changes).await
         })
         .await?;
@@ -54,12 +56,12 @@ pub(super) async fn patch(
 }
 
 /// ACTIVE also sets the other fields of the body; INACTIVE only validates them.
-fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
+fn state_change<'a>(caller: &'a RestCaller, given: &'a AccountInput, force: bool) -> AccountChange<'a> {
     let (request, sets) = match given.state {
         Some(DesiredState::Active) => (AccountVerb::Activate, true),
         _ => (AccountVerb::Deactivate, false),
     };
-    AccountChange { name: &given.name, request, given: Some(given), sets, force }
+    AccountChange { caller, name: &given.name, request, given: Some(given), sets, force }
 }
 
 /// Delete accounts.
@@ -73,11 +75,12 @@ fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
 pub(super) async fn delete(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
     let (body, held) = body::read(&state, received, MediaTypes::Lenient).await?;
-    delete_all(&state, held, body::names(body)?, force).await
+    delete_all(&state, caller, held, body::names(body)?, force).await
 }
 
 /// Delete one account.
@@ -91,22 +94,24 @@ pub(super) async fn delete(
 pub(super) async fn delete_one(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     Force(force): Force,
     PathAccount(name): PathAccount,
 ) -> Result<StatusCode, RestError> {
-    delete_all(&state, MemoryPermit::default(), vec![name], force).await
+    delete_all(&state, caller, MemoryPermit::default(), vec![name], force).await
 }
 
 async fn delete_all(
     state: &RestState,
+    caller: RestCaller,
     held: MemoryPermit,
     names: Vec<String>,
     force: bool,
 ) -> Result<StatusCode, RestError> {
     state
         .to_the_end(held, move |state| async move {
-            let change =
-                |name| AccountChange { name, request: AccountVerb::Delete, given: None, sets: false, force };
+            let (request, given, sets) = (AccountVerb::Delete, None, false);
+            let change = |name| AccountChange { caller: &caller, name, request, given, sets, force };
             let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
             change_all(&state, &changes).await
         })
@@ -116,8 +121,12 @@ async fn delete_all(
 
 /// Judges all changes, and runs them only if none is refused.
 pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>]) -> Result<(), RestError> {
-    let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
-    let found = state.find_all(&names).await?;
+    let Some(first) = changes.first() else { return Ok(()) };
+    let names: Vec<_> = changes.iter().map(|change| (change.name, change.right())).collect();
+    let found = state.find_all(first.caller, &names).await?;
+    for (change, found) in changes.iter().zip(&found) {
+        change.may_use_sources(found.account.as_ref()).await?;
+    }
     let judged = changes.iter().zip(&found).map(|(change, found)| {
         change.judge(found.account.as_ref())?;
         let namespace = found.account.as_ref().and_then(|account| account.metadata.namespace.as_deref());
@@ -138,9 +147,10 @@ pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>])
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
+    caller: RestCaller,
     PathAccount(name): PathAccount,
 ) -> Result<Json<AccountView>, RestError> {
-    let view = state.view(&name).await?.ok_or_else(|| RestError::no_account(&name))?;
+    let view = state.view(&caller, &name).await?.ok_or_else(|| RestError::no_account(&name))?;
     Ok(Json(view))
 }
 
@@ -152,7 +162,11 @@ pub(super) async fn get(
         (status = 400, description = "`page` is not a number from 1, or `limit` is not a number from 1 to 1000", body = ErrorBody),
         (status = 503, description = "The operator has not read the accounts yet", body = ErrorBody),
     ))]
-pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, RestError> {
+pub(super) async fn list(
+    State(state): State<RestState>,
+    caller: RestCaller,
+    uri: Uri,
+) -> Result<Json<AccountPage>, RestError> {
     let paging = Paging::read(uri.query())?;
     if !state.accounts.is_synced() {
         return Err(RestError::unavailable(NOT_READ_YET));
@@ -163,8 +177,8 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
     let winner = |account: &Arc<KubesvcAccount>| {
         state.accounts.by_account_name(account.account_name()).first().unwrap_or(account).clone()
     };
-    let shown: Vec<_> = paging.cut(&accounts).iter().map(winner).collect();
-    let shown: Vec<_> = shown.iter().map(AsRef::as_ref).collect();
+    let accounts = caller.visible(accounts.iter().map(winner).collect()).await?;
+    let shown: Vec<_> = paging.cut(&accounts).iter().map(AsRef::as_ref).collect();
     let holders = state.holders(&shown).await;
     let items = shown.iter().zip(&holders).map(|(account, holders)| AccountItem::of(account, holders));
     Ok(Json(paging.page(items.collect(), accounts.len())))
@@ -180,9 +194,10 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
 pub(super) async fn get_or_empty(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     PathAccount(name): PathAccount,
 ) -> Result<Response, RestError> {
-    Ok(match state.view(&name).await? {
+    Ok(match state.view(&caller, &name).await? {
         Some(view) => Json(view).into_response(),
         None => Json(json!({})).into_response(),
     })
@@ -199,9 +214,11 @@ pub(super) async fn get_or_empty(
     ))]
 pub(super) async fn namespaces(
     State(state): State<RestState>,
+    caller: RestCaller,
     PathAccount(name): PathAccount,
 ) -> Result<Json<Vec<String>>, RestError> {
-    let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
+    let account =
+        state.find_as(&caller, &name, "get").await?.account.ok_or_else(|| RestError::no_account(&name))?;
     let mut namespaces = match state.connected_agents.namespaces(account.uid()) {
         Some(seen) => seen,
         None => state.stored_namespaces(&name).await?.unwrap_or_else(|| account.spec.namespaces.clone()),
@@ -213,8 +230,8 @@ pub(super) async fn namespaces(
 
 impl RestState {
     /// Returns one account, read from the API server.
-    async fn view(&self, name: &str) -> Result<Option<AccountView>, RestError> {
-        let Some(account) = self.find(name).await?.account else { return Ok(None) };
+    async fn view(&self, caller: &RestCaller, name: &str) -> Result<Option<AccountView>, RestError> {
+        let Some(account) = self.find_as(caller, name, "get").await?.account else { return Ok(None) };
         let holders = self.holders(&[&account]).await.pop().unwrap_or_default();
         Ok(Some(AccountView::of(&account, &holders)))
     }

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::RestState;
 use super::account_writes::{MAX_ATTEMPTS, patch};
 use super::body::{self, MediaTypes, PendingBody};
+use super::callers::RestCaller;
 use super::dto::{AccountNames, DisconnectRequest};
 use super::error::{ErrorBody, RestError};
 use super::extract::{Force, InZone, PathId};
@@ -67,9 +68,9 @@ impl ArmoryAgent {
 }
 
 impl RestState {
-    /// Returns the connected agents of all replicas, by id and zone. Agents of a replica that does not answer are shown as
+    /// Returns the connected agents of all replicas, by id and zone, with the accounts that the caller may see. Agents of a replica that does not answer are shown as
     /// recorded in their objects.
-    async fn agents(&self) -> Vec<ArmoryAgent> {
+    async fn agents(&self, caller: &RestCaller) -> Result<Vec<ArmoryAgent>, RestError> {
         let accounts = self.accounts.all();
         let statuses = accounts.iter().filter_map(|account| account.status.as_ref());
         let caching: HashSet<_> = statuses.filter_map(KubesvcAccountStatus::caching_agent_key).collect();
@@ -77,8 +78,14 @@ impl RestState {
         self.fill_in_accounts(&mut remote);
         let own = self.connected_agents.agents().into_iter();
         let own = own.map(|agent| RemoteAgent { agent, replica_answers: true });
-        let agents = latest(own.chain(remote));
-        agents.into_iter().map(|(key, agent)| ArmoryAgent::of(key, agent, &caching)).collect()
+        let mut agents = latest(own.chain(remote));
+        if caller.has_rights() {
+            let visible = caller.visible(accounts.clone()).await?;
+            let visible: HashSet<&str> = visible.iter().map(|account| account.account_name()).collect();
+            let of_agents = agents.values_mut().map(|seen| &mut seen.agent.accounts);
+            of_agents.for_each(|names| names.retain(|name| visible.contains(name.as_str())));
+        }
+        Ok(agents.into_iter().map(|(key, agent)| ArmoryAgent::of(key, agent, &caching)).collect())
     }
 
     /// Fills in the account names of agents whose replica does not answer, from the agents that the accounts' status
@@ -126,8 +133,11 @@ fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<AgentKey, Remot
     responses(
         (status = 200, description = "The connected agents; if an agent's replica does not respond, `clouddriverAlive` is false and the entry shows what the objects record", body = [ArmoryAgent]),
     ))]
-pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent>> {
-    Json(state.agents().await)
+pub(super) async fn list(
+    State(state): State<RestState>,
+    caller: RestCaller,
+) -> Result<Json<Vec<ArmoryAgent>>, RestError> {
+    Ok(Json(state.agents(&caller).await?))
 }
 
 /// Get one connected agent; if several zones have an agent of that id, the one of the first zone by name.
@@ -140,12 +150,13 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
     ))]
 pub(super) async fn get(
     State(state): State<RestState>,
+    caller: RestCaller,
     PathId(id): PathId,
     InZone(zone): InZone,
 ) -> Result<Json<ArmoryAgent>, RestError> {
     let is_meant =
         |agent: &ArmoryAgent| agent.agent_id == id && zone.as_ref().is_none_or(|zone| *zone == agent.zone_id);
-    let mut agents = state.agents().await.into_iter().filter(is_meant);
+    let mut agents = state.agents(&caller).await?.into_iter().filter(is_meant);
     agents.next().map(Json).ok_or_else(|| not_connected(id.as_str()))
 }
 
@@ -249,6 +260,7 @@ fn shown(id: &str) -> String {
     ))]
 pub(super) async fn elect(
     State(state): State<RestState>,
+    caller: RestCaller,
     Force(force): Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
@@ -257,14 +269,18 @@ pub(super) async fn elect(
     state
         .to_the_end(held, move |state| async move {
             let texts: Vec<&str> = names.iter().map(String::as_str).collect();
-            let found = state.find_all(&texts).await?;
+            let wanted: Vec<_> = texts.iter().map(|name| (*name, "update")).collect();
+            let found = state.find_all(&caller, &wanted).await?;
             let judged = texts
                 .iter()
                 .zip(&found)
                 .map(|(name, found)| judge_election(name, found.account.as_ref(), force));
             refuse_if_any(judged.filter_map(Result::err).collect())?;
-            let done =
-                all(texts.iter().map(|name| request_election(&state, name, force).boxed()).collect()).await;
+            let done = all(texts
+                .iter()
+                .map(|name| request_election(&state, &caller, name, force).boxed())
+                .collect())
+            .await;
             summed_up(done)
         })
         .await?;
@@ -292,9 +308,14 @@ fn judge_election<'a>(
 }
 
 /// Asks for the election of one account; retries after conflicts.
-async fn request_election(state: &RestState, name: &str, force: bool) -> Result<(), RestError> {
+async fn request_election(
+    state: &RestState,
+    caller: &RestCaller,
+    name: &str,
+    force: bool,
+) -> Result<(), RestError> {
     for _ in 0..MAX_ATTEMPTS {
-        let found = state.find(name).await?.account;
+        let found = state.find_as(caller, name, "update").await?.account;
         let account = judge_election(name, found.as_ref(), force)?;
         let key = AccountKey::of(account);
         match patch(state, &key, account, &Map::new(), Some(ELECT_CACHING_ANNOTATION)).await {

@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::RestError;
+use super::unknown_callers::OPERATIONS;
 
 /// Allowed origins and host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct BrowserRules {
 
 /// Beginning of the paths that probes call by address, so the host name is not checked.
 const BY_ADDRESS: &str = "/health";
+/// Media types that a form of any web page can send, without being asked first.
+const FORM_TYPES: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
 /// Refuses requests of foreign pages, and adds CORS headers to the answers for allowed origins.
 pub(super) async fn guard(
@@ -30,12 +33,17 @@ pub(super) async fn guard(
     next: Next,
 ) -> Result<Response, RestError> {
     let (headers, path) = (request.headers(), request.uri().path());
-    if !path.starts_with(BY_ADDRESS) {
+    let below = path.strip_prefix(BY_ADDRESS);
+    if !below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
         let called =
             request.uri().authority().map(Authority::as_str).or_else(|| only(headers, &header::HOST));
         check_host(&rules.hosts, called)?;
     }
     let allowed = check_origin(&rules.allowed_origins, headers)?;
+    // Calls about operations refuse forms themselves, with an audit line.
+    if !path.starts_with(OPERATIONS) {
+        refuse_forms(request.method(), headers)?;
+    }
     let preflight = request.method() == Method::OPTIONS
         && allowed.is_some()
         && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
@@ -53,7 +61,7 @@ pub(super) async fn guard(
 fn preflighted() -> Response {
     let allowed = [
         (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE"),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, "content-type"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type"),
     ];
     (StatusCode::NO_CONTENT, allowed).into_response()
 }
@@ -108,9 +116,41 @@ fn check_origin(allowed: &[String], headers: &HeaderMap) -> Result<Option<Header
     Ok(None)
 }
 
+/// Refuses what a form could send, with fields or without: an old browser names no origin with it.
+fn refuse_forms(method: &Method, headers: &HeaderMap) -> Result<(), RestError> {
+    let is_form = |value: &HeaderValue| {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        FORM_TYPES.iter().any(|form| form.as_bytes().eq_ignore_ascii_case(essence))
+    };
+    if *method == Method::POST && headers.get_all(header::CONTENT_TYPE).iter().any(is_form) {
+        return Err(RestError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send JSON, with the header Content-Type: application/json",
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_form_can_send_is_refused_on_post_with_fields_or_without() {
+        for (method, kind, refused) in [
+            (Method::POST, "application/x-www-form-urlencoded", true),
+            (Method::POST, "Multipart/Form-Data; boundary=x", true),
+            (Method::POST, "text/plain;charset=UTF-8", true),
+            (Method::POST, "application/json", false),
+            (Method::DELETE, "application/x-www-form-urlencoded", false),
+            (Method::GET, "text/plain", false),
+        ] {
+            let given = headers(&[("content-type", kind)]);
+            let judged = refuse_forms(&method, &given).err().map(|error| error.status.as_u16());
+            assert_eq!(judged, refused.then_some(415), "{method} {kind}");
+        }
+        assert!(refuse_forms(&Method::POST, &HeaderMap::new()).is_ok());
+    }
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pairs = pairs

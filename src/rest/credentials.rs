@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::Response;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
@@ -38,6 +38,7 @@ use tracing::debug;
 
 use super::RestState;
 use super::body::{MediaTypes, check_media};
+use super::callers::RestCaller;
 use super::dto::AccountDefinition;
 use super::error::{ErrorBody, RestError, no_route};
 use super::memory_limit::MemoryPermit;
@@ -50,9 +51,6 @@ pub use settlement::IntentSettlement;
 const MAX_PASSED_ON: usize = 2000;
 /// Mark at the start of a text in UTF-8, which Clouddriver skips.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-/// Media types that a form of any web page can send.
-const FORM_TYPES: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
-
 /// How Clouddriver's account management is served.
 pub struct AccountManagementPorts {
     /// Passes calls on.
@@ -166,12 +164,16 @@ impl From<NotAnswered> for RestError {
     }
 }
 
+impl RestState {
+    /// Whether every path that is not REST's own is passed on.
+    pub(super) fn passes_all(&self) -> bool {
+        self.credentials.as_ref().is_some_and(|credentials| credentials.ports.passes_all)
+    }
+}
+
 /// The fallback for paths that are not REST's own.
 pub(super) async fn unknown_route(state: State<RestState>, request: Request) -> Result<Response, RestError> {
-    match &state.credentials {
-        Some(credentials) if credentials.ports.passes_all => pass_on(state, request).await,
-        _ => Err(no_route().await),
-    }
+    if state.passes_all() { pass_on(state, request).await } else { Err(no_route().await) }
 }
 
 /// Passes a call on to Clouddriver.
@@ -183,6 +185,9 @@ pub(super) async fn pass_on(State(state): State<RestState>, request: Request) ->
         ));
     };
     let (mut parts, body) = request.into_parts();
+    if let Some(caller) = parts.extensions.get::<RestCaller>().cloned() {
+        caller.leave_behind(&mut parts.headers);
+    }
     let call = CredentialsCall::of(parts.method.as_str(), parts.uri.path());
     match call {
         CredentialsCall::Secrets if !credentials.ports.passes_secrets => {
@@ -197,7 +202,6 @@ pub(super) async fn pass_on(State(state): State<RestState>, request: Request) ->
     if call.has_accounts() {
         check_media(&parts.headers, MediaTypes::Unsaid)?;
     }
-    refuse_forms(&parts.method, &parts.headers)?;
     let caller = parts.extensions.get().copied();
     let (body, memory) = super::body::unparsed(&state, &parts.headers, body, caller).await?;
     let (accounts, held) = if call.has_accounts() {
@@ -229,19 +233,6 @@ impl From<UnfitAccounts> for RestError {
         };
         Self::new(status, error.to_string())
     }
-}
-
-/// Refuses what a form of any web page could send.
-fn refuse_forms(method: &Method, headers: &HeaderMap) -> Result<(), RestError> {
-    let media_type = headers.get(header::CONTENT_TYPE).and_then(|given| given.to_str().ok());
-    let essence = media_type.and_then(|given| given.split(';').next()).unwrap_or_default().trim();
-    if *method == Method::POST && FORM_TYPES.iter().any(|form| form.eq_ignore_ascii_case(essence)) {
-        return Err(RestError::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send JSON, with the header Content-Type: application/json",
-        ));
-    }
-    Ok(())
 }
 
 macro_rules! documented {

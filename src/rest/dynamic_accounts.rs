@@ -12,9 +12,10 @@ use futures::FutureExt;
 use serde_json::Value;
 
 use super::RestState;
-use super::account_writes::{self, AccountChange, create, in_the_way};
+use super::account_writes::{self, AccountChange, create, in_the_way, taken};
 use super::accounts::change_all;
 use super::body::{self, MediaTypes, PendingBody};
+use super::callers::RestCaller;
 use super::dto::{AccountDefinition, Definitions, StateChanges};
 use super::error::{ErrorBody, RestError};
 use super::extract::{DynamicAccounts, Force, PathAccount};
@@ -39,6 +40,7 @@ const OWN_NAME: &str = "dynamic";
 pub(super) async fn post(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     received: PendingBody,
 ) -> Result<Response, RestError> {
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
@@ -51,10 +53,14 @@ pub(super) async fn post(
         .map(|given| account_writes::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
     let namespace = &state.settings.accounts_namespace;
+    state.may_create(&caller).await?;
+    for (given, account) in &wanted {
+        caller.may_use(given, namespace, account.metadata.name.as_deref().unwrap_or_default()).await?;
+    }
     refuse_if_any(wanted.iter().filter_map(|(given, _)| state.may_use(given, namespace).err()).collect())?;
     state.watches_accounts()?;
-    let existing =
-        state.to_the_end(held, move |state| async move { create_all(&state, &wanted).await }).await?;
+    let creating = move |state: RestState| async move { create_all(&state, &caller, &wanted).await };
+    let existing = state.to_the_end(held, creating).await?;
     let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
     Ok((status, Json(existing)).into_response())
 }
@@ -62,20 +68,23 @@ pub(super) async fn post(
 /// Creates the accounts that do not exist. Returns those that did, in the order of the request.
 async fn create_all(
     state: &RestState,
+    caller: &RestCaller,
     wanted: &[(AccountInput, KubesvcAccount)],
 ) -> Result<Vec<ExistingAccount>, RestError> {
-    let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
-    let found = state.find_all(&names).await?;
+    let names: Vec<_> = wanted.iter().map(|(given, _)| (given.name.as_str(), "get")).collect();
+    let found = state.find_all(caller, &names).await?;
     let blocked = names.iter().zip(&found).filter(|(_, found)| found.account.is_none());
-    refuse_if_any(
-        blocked
-            .filter_map(|(name, found)| Some(in_the_way(name, Some(found.in_the_way.as_deref()?))))
-            .collect(),
-    )?;
+    let problem = |((name, _), found): (&(&str, _), &FoundAccount)| match &found.in_the_way {
+        _ if found.is_hidden => Some(taken(name)),
+        Some(other) => Some(in_the_way(name, Some(other))),
+        None => None,
+    };
+    refuse_if_any(blocked.filter_map(problem).collect())?;
+    state.creates(caller, wanted.iter().zip(&found).map(|((given, _), found)| (given.name.as_str(), found)));
     let each = wanted
         .iter()
         .zip(found)
-        .map(|((given, account), found)| create_one(state, given, account, found).boxed());
+        .map(|((given, account), found)| create_one(state, caller, given, account, found).boxed());
     let results = all(each.collect()).await;
     Ok(summed_up(results)?.into_iter().flatten().collect())
 }
@@ -83,6 +92,7 @@ async fn create_all(
 /// Creates one account, or returns the existing one.
 async fn create_one(
     state: &RestState,
+    caller: &RestCaller,
     given: &AccountInput,
     account: &KubesvcAccount,
     found: FoundAccount,
@@ -91,7 +101,10 @@ async fn create_one(
     if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, AccountVerb::Add).effect) {
         return Ok(Some(ExistingAccount::of(&existing)));
     }
-    Ok(create(state, &given.name, &given.contents(), account).await?.as_ref().map(ExistingAccount::of))
+    Ok(create(state, caller, &given.name, &given.contents(), account)
+        .await?
+        .as_ref()
+        .map(ExistingAccount::of))
 }
 
 /// Change an account.
@@ -106,6 +119,7 @@ async fn create_one(
 pub(super) async fn put(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     Force(force): Force,
     received: PendingBody,
 ) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), RestError> {
@@ -121,8 +135,9 @@ pub(super) async fn put(
                 Some(DesiredState::Active) => AccountVerb::Activate,
                 Some(DesiredState::Inactive) => AccountVerb::Deactivate,
             };
-            exists(&state, &given.name).await?;
-            let change = AccountChange { name: &given.name, request, given: Some(&given), sets: true, force };
+            let (name, sets) = (given.name.as_str(), true);
+            let change = AccountChange { caller: &caller, name, request, given: Some(&given), sets, force };
+            exists(&state, &change).await?;
             change_all(&state, &[change]).await
         })
         .await?;
@@ -130,8 +145,9 @@ pub(super) async fn put(
 }
 
 /// Returns 404 for an unknown account, so that a PUT with a state answers like a PUT without one.
-async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
-    state.find(name).await?.account.map(drop).ok_or_else(|| RestError::no_account(name))
+async fn exists(state: &RestState, change: &AccountChange<'_>) -> Result<(), RestError> {
+    let found = state.find_as(change.caller, change.name, change.right()).await?;
+    found.account.map(drop).ok_or_else(|| RestError::no_account(change.name))
 }
 
 /// Get the account named `dynamic`.
@@ -140,8 +156,8 @@ async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
         (status = 200, description = "The account", body = AccountView),
         (status = 404, description = "No such account", body = ErrorBody),
     ))]
-pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, RestError> {
-    super::accounts::get(state, PathAccount(OWN_NAME.to_owned())).await
+pub(super) async fn get(state: State<RestState>, caller: RestCaller) -> Result<Json<AccountView>, RestError> {
+    super::accounts::get(state, caller, PathAccount(OWN_NAME.to_owned())).await
 }
 
 /// Delete the account named `dynamic`.
@@ -155,9 +171,10 @@ pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, Re
 pub(super) async fn delete(
     enabled: DynamicAccounts,
     state: State<RestState>,
+    caller: RestCaller,
     force: Force,
 ) -> Result<StatusCode, RestError> {
-    super::accounts::delete_one(enabled, state, force, PathAccount(OWN_NAME.to_owned())).await
+    super::accounts::delete_one(enabled, state, caller, force, PathAccount(OWN_NAME.to_owned())).await
 }
 
 /// Activate or deactivate accounts, as PATCH /armory/accounts does.
@@ -171,8 +188,9 @@ pub(super) async fn delete(
 pub(super) async fn patch(
     enabled: DynamicAccounts,
     state: State<RestState>,
+    caller: RestCaller,
     force: Force,
     received: PendingBody,
 ) -> Result<StatusCode, RestError> {
-    super::accounts::patch(enabled, state, force, received).await
+    super::accounts::patch(enabled, state, caller, force, received).await
 }

@@ -126,6 +126,15 @@ pub(super) async fn shape(request: Request, next: Next) -> Response {
     };
     let allow = response.headers().get(header::ALLOW).cloned();
     let mut shaped = (status, Json(body)).into_response();
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            shaped.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        StatusCode::TOO_MANY_REQUESTS => {
+            shaped.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
     if let Some(allow) = allow {
         shaped.headers_mut().insert(header::ALLOW, allow);
     }

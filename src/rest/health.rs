@@ -7,16 +7,16 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn;
 use axum::response::IntoResponse;
-use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use utoipa::ToSchema;
 
+use super::RestState;
+use super::access_rules::{AccessRule, GuardedRoutes, get};
 use super::error::{self, RestError};
 use super::extract::ExcludedChecks;
-use super::{RestState, Slashed as _};
 use kubesvc_core::ReplicaId;
 use kubesvc_runtime::background_tasks::TaskReport;
 
@@ -149,10 +149,11 @@ impl StartupState {
 
 /// Routes until [`super::router`] takes over: the process is alive, not ready, and reports what is missing.
 pub fn starting(starting: StartupState) -> Router {
-    Router::new()
-        .route_slashed("/health/liveness", get(liveness))
-        .route_slashed("/health/readiness", get(starting_readiness))
-        .route_slashed("/health", get(starting_readiness))
+    GuardedRoutes::default()
+        .slashed("/health/liveness", get(AccessRule::Open, liveness))
+        .slashed("/health/readiness", get(AccessRule::Open, starting_readiness))
+        .slashed("/health", get(AccessRule::Open, starting_readiness))
+        .into_router()
         .fallback(starting_unavailable)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(starting)

@@ -8,7 +8,9 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
 use super::RestState;
+use super::callers::RestCaller;
 use super::error::RestError;
+use crate::access::AccessResource;
 use crate::informers::AccountKey;
 use kubesvc_core::name_precedence::Precedence;
 use kubesvc_core::{KubesvcAccount, object_names};
@@ -96,6 +98,17 @@ pub(super) struct FoundAccount {
     pub(super) account: Option<KubesvcAccount>,
     /// Account name of another object that occupies the derived object name.
     pub(super) in_the_way: Option<String>,
+    /// Whether there is something that the caller may not know of.
+    pub(super) is_hidden: bool,
+}
+
+/// What exists under an account name, whoever asks.
+#[derive(Default)]
+struct FoundObjects {
+    account: Option<KubesvcAccount>,
+    in_the_way: Option<KubesvcAccount>,
+    /// An account of another installation, and that.
+    foreign: Option<(KubesvcAccount, String)>,
 }
 
 impl RestState {
@@ -109,17 +122,67 @@ impl RestState {
         AccountSecret::of(&self.kube, (&key.namespace, &key.name), SecretWriter::REST)
     }
 
-    /// Finds the account of this name: at its derived object name, then wherever the index has seen the name. An
-    /// object with another account name does not match. Returns an error if none is found and the index is not
-    /// synced, or 409 if another installation serves it.
+    /// Finds the account of this name, for kubesvc itself: see [`RestState::find_as`].
     pub(super) async fn find(&self, name: &str) -> Result<FoundAccount, RestError> {
+        self.find_as(&RestCaller::kubesvc(), name, "get").await
+    }
+
+    /// Finds the account of this name for a caller that wants to do this with it. One that it may not get is not found.
+    /// Returns an error if none is found and the index is not synced, 409 if another installation serves it, or 403.
+    pub(super) async fn find_as(
+        &self,
+        caller: &RestCaller,
+        name: &str,
+        verb: &'static str,
+    ) -> Result<FoundAccount, RestError> {
+        self.find_for(caller, name, verb, AccessResource::Accounts).await
+    }
+
+    /// The same for a right on another resource than the account.
+    pub(super) async fn find_for(
+        &self,
+        caller: &RestCaller,
+        name: &str,
+        verb: &'static str,
+        resource: AccessResource,
+    ) -> Result<FoundAccount, RestError> {
+        caller.needs_no_right();
+        let FoundObjects { account, in_the_way, foreign } = self.look_up(name).await?;
+        let hidden = FoundAccount { is_hidden: true, ..FoundAccount::default() };
+        if let Some((account, operator)) = foreign {
+            let sees = caller.sees(&account, verb, resource).await?;
+            return if sees { Err(RestError::foreign(name, &operator)) } else { Ok(hidden) };
+        }
+        if let Some(account) = account {
+            if !caller.sees(&account, verb, resource).await? {
+                return Ok(hidden);
+            }
+            if verb != "get" {
+                let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+                caller.writes(name, namespace, account.uid());
+            }
+            return Ok(FoundAccount { account: Some(account), ..FoundAccount::default() });
+        }
+        match in_the_way {
+            Some(other) if !caller.sees(&other, "get", AccessResource::Accounts).await? => Ok(hidden),
+            Some(other) => Ok(FoundAccount {
+                in_the_way: Some(other.account_name().to_owned()),
+                ..FoundAccount::default()
+            }),
+            None => Ok(FoundAccount::default()),
+        }
+    }
+
+    /// Looks at the derived object name, then wherever the index has seen the name. An object with another account name does
+    /// not match.
+    async fn look_up(&self, name: &str) -> Result<FoundObjects, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
             name: object_names::object_name(name),
         };
         let mut keys = vec![derived];
         keys.extend(self.accounts.by_account_name(name).iter().map(|account| AccountKey::of(account)));
-        let mut found = FoundAccount::default();
+        let mut found = FoundObjects::default();
         for (index, key) in keys.iter().enumerate() {
             if keys[..index].contains(key) {
                 continue;
@@ -127,11 +190,12 @@ impl RestState {
             match self.read(key).await? {
                 Some(account) if account.account_name() == name => {
                     if let Some(operator) = self.accounts.foreign_operator(&account) {
-                        return Err(RestError::foreign(name, operator));
+                        let operator = operator.to_owned();
+                        return Ok(FoundObjects { foreign: Some((account, operator)), ..found });
                     }
                     found.consider(account, self.accounts.precedence());
                 }
-                Some(other) if index == 0 => found.in_the_way = Some(other.account_name().to_owned()),
+                Some(other) if index == 0 => found.in_the_way = Some(other),
                 _ => {}
             }
         }
@@ -141,9 +205,15 @@ impl RestState {
         Ok(found)
     }
 
-    /// Finds many accounts, in order. Fails at the first one that cannot be read.
-    pub(super) async fn find_all(&self, names: &[&str]) -> Result<Vec<FoundAccount>, RestError> {
-        let each: Vec<BoxFuture<'_, _>> = names.iter().map(|name| self.find(name).boxed()).collect();
+    /// Finds many accounts for a caller that wants to do this with each, in order. Fails at the first one that cannot be read,
+    /// or with which it may not do that.
+    pub(super) async fn find_all(
+        &self,
+        caller: &RestCaller,
+        names: &[(&str, &'static str)],
+    ) -> Result<Vec<FoundAccount>, RestError> {
+        let each: Vec<BoxFuture<'_, _>> =
+            names.iter().map(|(name, verb)| self.find_as(caller, name, verb).boxed()).collect();
         let finding = stream::iter(each).buffered(MAX_CONCURRENT_LOOKUPS).try_collect();
         tokio::time::timeout(LOOKUP_TIMEOUT, finding).await.unwrap_or_else(|_| {
             Err(RestError::unavailable(format!(
@@ -159,7 +229,7 @@ impl RestState {
     }
 }
 
-impl FoundAccount {
+impl FoundObjects {
     /// Keeps the account that takes precedence for the name.
     fn consider(&mut self, account: KubesvcAccount, precedence: Precedence) {
         if self.account.as_ref().is_none_or(|known| precedence.takes_precedence(&account, known)) {

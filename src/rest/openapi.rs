@@ -31,7 +31,7 @@ use super::{
         (name = "replicas", description = "Replicas of the operator"),
         (name = "health", description = "Health, metrics and this document")
     ),
-    security(()),
+    security((), ("bearer" = [])),
     modifiers(&CommonParts),
     paths(
         migrations::plan, source_accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
@@ -53,7 +53,8 @@ struct CommonParts;
 impl Modify for CommonParts {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let about = "A token for the audience `kubesvc`, such as `kubectl create token` makes. Calls about operations need \
-                     one unless `kubesvc.operations.auth` is `none`; others need none.";
+                     one unless `kubesvc.operations.auth` is `none`; others but health need one, or a client certificate, \
+                     if `kubesvc.rest.auth.mode` is `enforce`.";
         let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
         let components = openapi.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
@@ -65,7 +66,7 @@ impl Modify for CommonParts {
                 [(true, get), (false, put), (false, post), (false, delete), (false, patch)]
             {
                 let Some(operation) = operation else { continue };
-                let (id, is_secured) = (operation.operation_id.clone(), operation.security.is_some());
+                let (id, asks) = (operation.operation_id.clone(), !path.starts_with("/health"));
                 let mut add = |condition: bool, code: &str, description: &str| {
                     if condition {
                         let responses = &mut operation.responses.responses;
@@ -74,12 +75,18 @@ impl Modify for CommonParts {
                 };
                 let has_body = operation.request_body.is_some();
                 let is_dynamic = path.starts_with("/armory/accounts") && !is_read;
-                add(is_secured, "401", "The caller is not known");
+                add(asks, "401", "The caller is not known");
+                add(
+                    asks,
+                    "403",
+                    "The caller may not do that, or a web page of another site sent the request",
+                );
                 add(true, "403", "A web page of another site sent the request");
                 add(reads_only, "405", "Only GET is allowed");
                 add(has_body, "408", "The body arrived too slowly");
                 add(has_body, "413", "The body is too large");
                 add(has_body, "415", "The body is not JSON in UTF-8");
+                add(asks, "429", "The caller, or its address, calls too fast");
                 add(true, "421", "The request's host is not one of `server.hosts`");
                 add(
                     is_dynamic || id.as_deref() == Some("getAgentAccount"),
@@ -92,6 +99,7 @@ impl Modify for CommonParts {
                     "503",
                     "The limit of concurrent requests, or of the memory for their bodies, is reached",
                 );
+                add(asks, "503", "It cannot be found out who calls and what the caller may do");
                 if let Some(RefOr::T(body)) = &mut operation.request_body {
                     let is_optional = id.as_deref() == Some("disconnectAgent");
                     body.required = Some(if is_optional { Required::False } else { Required::True });

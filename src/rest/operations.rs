@@ -17,6 +17,8 @@ use tracing::debug;
 
 use super::RestState;
 use super::body::{self, MediaTypes, PendingBody};
+use super::call_guard::{CallOrigin, shown_certificates};
+use super::callers::{AssertedUser, RestAuthMode, named_accounts};
 use super::error::{ErrorBody, RestError};
 use super::extract::{PathId, RecordPaging, single_value};
 use super::operation_views::OperationResultView;
@@ -28,11 +30,7 @@ use kubesvc_core::spinnaker::is_account_name;
 
 /// Header of answers with the id of the operation.
 const OPERATION_ID: HeaderName = HeaderName::from_static("x-operation-id");
-/// Header with the accounts that a caller says it may use.
-const ACCOUNTS: HeaderName = HeaderName::from_static("x-spinnaker-accounts");
-/// Header with the user for whom a caller says that it acts.
-const USER: HeaderName = HeaderName::from_static("x-spinnaker-user");
-/// Maximum length of a caller's own id, and of the name of the user for whom it acts, in characters.
+/// Maximum length of a caller's own id, in characters.
 const MAX_ID_CHARS: usize = 255;
 
 /// Verbs of audit lines of calls that are refused before it is known which operation they are about.
@@ -93,13 +91,21 @@ impl FromRequestParts<RestState> for OperationCaller {
 
     async fn from_request_parts(parts: &mut Parts, state: &RestState) -> Result<Self, Response> {
         let (caller, headers) = (UnknownCaller::of(parts), &parts.headers);
-        let called = Caller { headers, certificates: &[] };
-        let principal = state.operations.authenticate(called, caller.address).await;
-        let principal = principal.map_err(|refusal| RestError::from(refusal).into_response())?;
+        let certificates = shown_certificates(parts);
+        let called = Caller { headers, certificates: &certificates };
+        let authenticating = state.operations.authenticate(called, caller.address);
+        let principal = state.log_in(CallOrigin::of(parts), called, authenticating).await;
+        let principal = principal.map_err(RestError::into_response)?;
         caller.known();
-        let claimed = headers.get(USER).map(|user| String::from_utf8_lossy(user.as_bytes()));
-        let claimed = claimed.map(|user| user.chars().take(MAX_ID_CHARS).collect());
-        Ok(Self { principal, claimed, accounts: named_accounts(headers) })
+        let asserted = if state.callers.mode == RestAuthMode::Off {
+            AssertedUser::of(headers, false)
+        } else {
+            let asserted = state.callers.asserted(&principal, headers).await;
+            asserted.map_err(|error| RestError::from(error).into_response())?
+        };
+        let name = Some(asserted.name).filter(|name| !name.is_empty());
+        let (user, claimed) = if asserted.counts { (name, None) } else { (None, name) };
+        Ok(Self { principal, user, claimed, accounts: named_accounts(headers) })
     }
 }
 
@@ -120,15 +126,6 @@ impl RestState {
         self.operations.refused_call(caller, verb, &refusal);
         error
     }
-}
-
-/// The accounts that a caller says it may use; `None`: it says nothing. A name that no account can have is passed over.
-fn named_accounts(headers: &HeaderMap) -> Option<Vec<String>> {
-    let mut values = headers.get_all(ACCOUNTS).iter().peekable();
-    values.peek()?;
-    let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let names = names.filter_map(|name| std::str::from_utf8(name.trim_ascii()).ok());
-    Some(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
 impl From<OperationRefusal> for RestError {
@@ -238,7 +235,10 @@ pub(super) async fn look_at_open(
     State(state): State<RestState>,
     caller: OperationCaller,
     uri: Uri,
+    headers: HeaderMap,
 ) -> Result<StatusCode, RestError> {
+    let media = body::check_media(&headers, MediaTypes::Unsaid);
+    media.map_err(|error| state.refuse(&caller, LOOK, error))?;
     let with_accounts = looks_at_accounts(uri.query());
     let with_accounts = with_accounts.map_err(|error| state.refuse(&caller, LOOK, error))?;
     let looked = state.operations.look_at_open_rows().await;

@@ -14,16 +14,19 @@ use futures::FutureExt;
 use tracing::info;
 
 use super::RestState;
-use super::account_writes::{about, create, in_the_way};
+use super::account_writes::{about, create, in_the_way, taken};
 use super::body::{self, MediaTypes, PendingBody};
+use super::callers::RestCaller;
 use super::dto::AccountDefinition;
 use super::error::{ErrorBody, RestError};
 use super::extract::DynamicAccounts;
 use super::lookup::{FoundAccount, all, refuse_if_any, summed_up};
 use super::view::ExistingAccount;
+use crate::access::{AccessResource, RequestedAccess};
 use crate::source_accounts::{EntryError, SourceAccount};
 use kubesvc_clouddriver::definition::Choice;
 use kubesvc_clouddriver::sources::{MergedSources, NameLookup, SourceEntry};
+use kubesvc_core::object_names;
 use kubesvc_core::spec::KubesvcAccountSpec;
 use kubesvc_core::spinnaker::AccountInput;
 
@@ -42,6 +45,7 @@ const SOURCES_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) async fn add(
     _: DynamicAccounts,
     State(state): State<RestState>,
+    caller: RestCaller,
     received: PendingBody,
 ) -> Result<Response, RestError> {
     if state.source_accounts.sources.is_empty() {
@@ -53,17 +57,38 @@ pub(super) async fn add(
     }
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let given = body::accounts(body::objects(body)?)?;
+    state.may_create(&caller).await?;
+    // Their credentials are read with the operator's rights.
+    let namespace = &state.settings.accounts_namespace;
+    let uses = RequestedAccess {
+        verb: "use",
+        resource: AccessResource::AccountSources,
+        namespace: namespace.clone(),
+        object: String::new(),
+    };
+    caller.require(&uses).await?;
+    for given in &given {
+        caller.may_use(given, namespace, &object_names::object_name(&given.name)).await?;
+    }
     state.watches_accounts()?;
     // From here on to the end, because what is found decides what is written.
-    let existing = state.to_the_end(held, move |state| async move { add_all(&state, given).await }).await?;
+    let adding = move |state: RestState| async move { add_all(&state, &caller, given).await };
+    let existing = state.to_the_end(held, adding).await?;
     let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
     Ok((status, Json(existing)).into_response())
 }
 
 /// Makes the accounts that do not exist. Returns those that did, in the order of the request.
-async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<ExistingAccount>, RestError> {
-    let names: Vec<&str> = given.iter().map(|one| one.name.as_str()).collect();
-    let found = state.find_all(&names).await?;
+async fn add_all(
+    state: &RestState,
+    caller: &RestCaller,
+    given: Vec<AccountInput>,
+) -> Result<Vec<ExistingAccount>, RestError> {
+    let names: Vec<_> = given.iter().map(|one| (one.name.as_str(), "get")).collect();
+    let found = state.find_all(caller, &names).await?;
+    let hidden = names.iter().zip(&found).filter(|(_, found)| found.is_hidden);
+    refuse_if_any(hidden.map(|((name, _), _)| taken(name)).collect())?;
+    state.creates(caller, given.iter().map(|given| given.name.as_str()).zip(&found));
     let sources = if found.iter().all(|found| found.account.is_some()) {
         MergedSources::default()
     } else {
@@ -81,7 +106,7 @@ async fn add_all(state: &RestState, given: Vec<AccountInput>) -> Result<Vec<Exis
         async move {
             match step {
                 AddStep::Exists(existing) => Ok(Some(existing)),
-                AddStep::Make(wanted) => make(state, &wanted).await,
+                AddStep::Make(wanted) => make(state, caller, &wanted).await,
             }
         }
         .boxed()
@@ -94,12 +119,37 @@ enum AddStep {
     Make(Box<SourceAccount>),
 }
 
-async fn make(state: &RestState, wanted: &SourceAccount) -> Result<Option<ExistingAccount>, RestError> {
-    let existing = create(state, &wanted.name, &wanted.contents(), &wanted.object).await?;
+async fn make(
+    state: &RestState,
+    caller: &RestCaller,
+    wanted: &SourceAccount,
+) -> Result<Option<ExistingAccount>, RestError> {
+    let existing = create(state, caller, &wanted.name, &wanted.contents(), &wanted.object).await?;
     Ok(existing.as_ref().map(ExistingAccount::of))
 }
 
 impl RestState {
+    /// Refuses callers that may not create accounts.
+    pub(super) async fn may_create(&self, caller: &RestCaller) -> Result<(), RestError> {
+        let create = RequestedAccess {
+            verb: "create",
+            resource: AccessResource::Accounts,
+            namespace: self.settings.accounts_namespace.clone(),
+            object: String::new(),
+        };
+        caller.require(&create).await
+    }
+
+    /// Notes the accounts that a call makes: those that were not found.
+    pub(super) fn creates<'a>(
+        &self,
+        caller: &RestCaller,
+        found: impl Iterator<Item = (&'a str, &'a FoundAccount)>,
+    ) {
+        let missing = found.filter(|(_, found)| found.account.is_none());
+        missing.for_each(|(name, _)| caller.writes(name, &self.settings.accounts_namespace, ""));
+    }
+
     /// What is to be done for one account of the request, or why it is refused.
     async fn step(
         &self,

@@ -33,6 +33,7 @@ use kubesvc_store::{
 
 mod bounds;
 mod cache;
+mod callers;
 mod credentials;
 mod fake_api;
 mod malformed;
@@ -421,6 +422,8 @@ fn settings() -> RestSettings {
         cached_kinds: OperatorRules::default(),
         account_defaults: AccountDefaults::default(),
         browsers: BrowserRules::default(),
+        auth_mode: RestAuthMode::Off,
+        operator_namespace: "operator".to_owned(),
     }
 }
 
@@ -468,6 +471,9 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             readiness: Arc::new(MissingParts(missing)),
             tasks: TaskRegistry::default(),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
+            access: Arc::new(ScriptedAccess::default()),
+            audit: AuditLog::to(io::sink()),
+            access_metrics: RestAccessMetrics::default(),
         },
     )
 }

@@ -17,7 +17,7 @@ use crate::operations::OperationRefusal;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
 /// Beginning of the paths of calls about operations: those that are refused have an audit line.
-const OPERATIONS: &str = "/armory/agent/operation";
+pub(super) const OPERATIONS: &str = "/armory/agent/operation";
 
 /// The head of a call, in the extensions of its request.
 #[derive(Clone)]

@@ -57,6 +57,7 @@ mod refused_credentials;
 mod registration;
 mod release_notes;
 mod replicas;
+mod rest_access;
 mod rest_states;
 mod rest_tls;
 mod rolling_restart;

@@ -7,7 +7,7 @@
 //! | [`waits`] | waits for a time, or for a state that another task brings about |
 //! | [`watch_backoff`] | watches of the API server: restarts, delays, outages |
 //! | [`rate_limit`] | the rate limit for writes to the API server, by urgency |
-//! | [`limits`] | limits of which each caller has its own |
+//! | [`limits`] | limits and rates of which each caller has its own |
 //! | [`account_secret`] | the Secret that kubesvc writes for the kubeconfigs of one account |
 //! | [`kube_access`] | requests to the operator's own API server: turn, time limit, crash points, class of an error |
 //! | [`shutdown`] | signals, the end of the process, and tasks that must run until then |

@@ -2,8 +2,12 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
 
+use governor::clock::DefaultClock;
+use governor::state::keyed::HashMapStateStore;
+use governor::{Quota, RateLimiter};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -47,6 +51,31 @@ impl<K: Eq + Hash> KeyedLimit<K> {
     }
 }
 
+/// A rate of each key. While more than `most` keys have used theirs lately, all share one.
+#[derive(Debug)]
+pub struct KeyedRate<K: Clone + Eq + Hash> {
+    most: usize,
+    /// `None`: the shared one.
+    rates: RateLimiter<Option<K>, HashMapStateStore<Option<K>>, DefaultClock>,
+}
+
+impl<K: Clone + Eq + Hash> KeyedRate<K> {
+    /// So many a second of each key, and this burst.
+    pub fn new(per_second: NonZeroU32, burst: NonZeroU32, most: usize) -> Self {
+        Self { most, rates: RateLimiter::hashmap(Quota::per_second(per_second).allow_burst(burst)) }
+    }
+
+    /// Takes one of a key. Returns whether there was one.
+    pub fn take(&self, key: &K) -> bool {
+        if self.rates.len() >= self.most {
+            // A key that has its whole burst again loses nothing by being forgotten.
+            self.rates.retain_recent();
+        }
+        let is_apart = self.rates.len() < self.most;
+        self.rates.check_key(&is_apart.then(|| key.clone())).is_ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,5 +92,15 @@ mod tests {
         drop(others);
         (0..10 * FEW_KEYS).for_each(|key| drop(limit.of(1000 + key)));
         assert!(limit.keys.lock().known.len() <= FEW_KEYS, "others are forgotten");
+    }
+
+    #[test]
+    fn each_key_has_its_rate_and_too_many_keys_share_one() {
+        let (rate, burst) = (NonZeroU32::MIN, NonZeroU32::new(2).expect("two"));
+        let rates = KeyedRate::new(rate, burst, 3);
+        assert_eq!([rates.take(&1), rates.take(&1), rates.take(&1)], [true, true, false]);
+        assert!(rates.take(&2) && rates.take(&3), "others have theirs");
+        assert_eq!([4, 5, 6].map(|key| rates.take(&key)), [true, true, false], "the shared one");
+        assert!(rates.rates.len() <= 4);
     }
 }

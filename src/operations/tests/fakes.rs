@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prost::bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::access::{Access, AccessError, AccountAccess, Caller, Principal, Via};
+use crate::access::{Access, AccessError, Caller, Principal, RequestedAccess, Via};
 use crate::connected_agents::{
     AccountRequest, AccountRequests, AccountResponse, AnsweringAgent, AskedAgent, RequestError,
 };
@@ -155,7 +155,7 @@ fn response(status: u16, body: &Value) -> AccountResponse {
 pub(crate) struct ScriptedAccess {
     pub(crate) denied: Mutex<Vec<&'static str>>,
     pub(crate) is_away: AtomicBool,
-    pub(crate) asked: Mutex<Vec<AccountAccess>>,
+    pub(crate) asked: Mutex<Vec<RequestedAccess>>,
 }
 
 #[async_trait]
@@ -168,7 +168,7 @@ impl Access for ScriptedAccess {
         }
     }
 
-    async fn authorize(&self, _: &Principal, access: &AccountAccess) -> Result<(), AccessError> {
+    async fn authorize(&self, _: &Principal, access: &RequestedAccess) -> Result<(), AccessError> {
         self.asked.lock().push(access.clone());
         if self.is_away.load(Ordering::Relaxed) {
             return Err(AccessError::Unavailable("the API server does not answer".to_owned()));

@@ -25,7 +25,7 @@ settings! {
         private_key: Option<String> = key("certificatePrivateKey", PATH, "");
         /// password of that key
         key_password: Option<Password> = key("keyPassword", PASSWORD, "");
-        /// whether callers may (want) or must (need) show a certificate; it gives no rights yet
+        /// whether callers may (want) or must (need) show a certificate; kubesvc.rest.auth.certificates says who they are
         client_auth: ClientAuth = key("clientAuth", CLIENT_AUTH, "none");
         /// file with the authorities of callers' certificates, PEM
         trust_certificate: Option<String> = key("trustCertificate", PATH, "");

@@ -9,6 +9,7 @@ mod hostile;
 mod hub_tls;
 mod operator_files;
 mod print;
+mod rest_auth;
 mod rest_tls;
 mod schema;
 mod spelling;

@@ -11,8 +11,6 @@ const REST_TLS: &str = "only PEM files are read: name them in server.ssl.certifi
     trustCertificate (openssl pkcs12 -in STORE -nodes -out FILE.pem)";
 const REST_TLS_ELSE: &str =
     "REST serves TLS 1.3 and 1.2 with all suites that have AEAD, and nothing else is chosen; leave this out";
-const REST_AUTH: &str = "REST does not check who a caller is yet; leave this out, and let nobody but trusted callers \
-    reach port 7002 (docs/security.md)";
 
 pub(super) const KEYS: &[Unread] = &[
     Refused(
@@ -27,16 +25,6 @@ pub(super) const KEYS: &[Unread] = &[
         ],
     ),
     Refused(REST_TLS_ELSE, "server.ssl", &[("*", SECRET, "", "all else about TLS")]),
-    Refused(
-        REST_AUTH,
-        "kubesvc.rest.auth",
-        &[(
-            "mode",
-            SettingType::Choice(&["off", "log", "enforce"]),
-            "off",
-            "whether callers of REST must show who they are",
-        )],
-    ),
     Refused(
         HUB_AUTH,
         "kubesvc.grpc.auth",

@@ -23,7 +23,15 @@ fn plan(
     body: Option<&AccountInput>,
     account: &KubesvcAccount,
 ) -> Result<ChangePlan, RestError> {
-    AccountChange { name: "a", request, given: body, sets: true, force: false }.judge(Some(account))
+    AccountChange {
+        caller: &RestCaller::kubesvc(),
+        name: "a",
+        request,
+        given: body,
+        sets: true,
+        force: false,
+    }
+    .judge(Some(account))
 }
 
 fn patch_of(plan: ChangePlan) -> Option<(Value, bool)> {
@@ -58,6 +66,7 @@ fn definition_in_a_deactivation_is_checked_but_not_stored() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "state": "ACTIVE"}), &json!({}));
     let judge = |body: &AccountInput| {
         AccountChange {
+            caller: &RestCaller::kubesvc(),
             name: "a",
             request: AccountVerb::Deactivate,
             given: Some(body),
@@ -139,7 +148,14 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
         let problem = plan(request, None, &of_flux).err().expect("refused");
         assert_eq!(problem.status.as_u16(), 409);
         assert!(problem.message.contains("Flux Kustomization apps"), "{}", problem.message);
-        let forced = AccountChange { name: "a", request, given: None, sets: true, force: true };
+        let forced = AccountChange {
+            caller: &RestCaller::kubesvc(),
+            name: "a",
+            request,
+            given: None,
+            sets: true,
+            force: true,
+        };
         assert!(forced.judge(Some(&of_flux)).expect("forced").writes());
     }
     assert!(!plan(AccountVerb::Activate, None, &of_flux).expect("nothing to write").writes());
@@ -150,7 +166,14 @@ fn an_unknown_account_is_400_and_404_for_a_put() {
     for (request, status) in
         [(AccountVerb::Activate, 400), (AccountVerb::Delete, 400), (AccountVerb::Put, 404)]
     {
-        let change = AccountChange { name: "x", request, given: None, sets: true, force: false };
+        let change = AccountChange {
+            caller: &RestCaller::kubesvc(),
+            name: "x",
+            request,
+            given: None,
+            sets: true,
+            force: false,
+        };
         let problem = change.judge(None).err().expect("refused");
         assert_eq!(problem.status.as_u16(), status);
         assert!(problem.message.contains("\"x\""));

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::rest::RestState;
 use crate::rest::account_writes::{AccountChange, about, create};
+use crate::rest::callers::RestCaller;
 use crate::rest::error::RestError;
 use crate::rest::request_rules::AccountVerb;
 use kubesvc_clouddriver::definition::{Choice, EntryCredential, change_of};
@@ -107,9 +108,10 @@ impl RestState {
         written: &WrittenAccount<'_>,
     ) -> Result<Followed, RestError> {
         let name = &*written.intent.name;
-        let account = self.find(name).await?.account;
+        let (account, caller) = (self.find(name).await?.account, RestCaller::kubesvc());
         let known = account.as_ref().map(|account| known(account, written));
-        let change_by = |request| AccountChange { name, request, given: None, sets: true, force: false };
+        let change_by =
+            |request| AccountChange { caller: &caller, name, request, given: None, sets: true, force: false };
         match follow_up(written.verb, presence, known.as_ref()) {
             FollowUp::Leave(why) => Ok(Followed::Left(why)),
             FollowUp::Wait(why) => Ok(Followed::Pending(why.to_owned())),
@@ -122,7 +124,7 @@ impl RestState {
                 let mut made = Box::pin(self.described(&entry, &Choice::default())).await?;
                 made.object.spec.state = Some(DesiredState::Active);
                 made.object.annotations_mut().insert(WRITE_ANNOTATION.to_owned(), written.mark());
-                let existing = Box::pin(create(self, name, &made.contents(), &made.object)).await?;
+                let existing = Box::pin(create(self, &caller, name, &made.contents(), &made.object)).await?;
                 Ok(existing.map_or(Followed::Created, |_| {
                     Followed::Left("kubesvc has an account of that name".to_owned())
                 }))

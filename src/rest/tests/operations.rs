@@ -71,7 +71,7 @@ async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
     let two_ids =
         r#"{"operation": "op_id: \"01G4V5TH5QSWSR2SZE2VH1SDME\" account { name: \"a\" } discovery {}"}"#;
     let run = |query: &str| format!("{RUN}?{query}");
-    let calls: [RefusedCall<'_>; 14] = [
+    let calls: [RefusedCall<'_>; 15] = [
         ("POST", run("wait=1h"), JSON, DISCOVERY, "run - 400"),
         (
             "POST",
@@ -89,6 +89,7 @@ async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
         ("POST", RESULTS.to_owned(), JSON, r#"{"result": "canary: 1"}"#, "settle - 400"),
         ("POST", RESULTS.to_owned(), TEXT, "canary", "settle - 415"),
         ("POST", format!("{LOOK}?dynamicAccountOps=x"), JSON, "", "look - 400"),
+        ("POST", LOOK.to_owned(), TEXT, "", "look - 415"),
         ("GET", run("page=0"), JSON, "", "list - 400"),
         ("GET", run("account="), JSON, "", "list - 400"),
         ("GET", format!("{RUN}/%FF"), JSON, "", "get - 400"),
@@ -106,7 +107,7 @@ async fn each_call_that_is_refused_here_has_an_audit_line_without_its_body() {
     }
     assert_eq!(call("GET", RUN, JSON, "").await.status, 200);
     let lines = audit.lines();
-    assert_eq!(lines.len(), 14, "a good call has none");
+    assert_eq!(lines.len(), 15, "a good call has none");
     for line in lines {
         assert_eq!((&line["principal"], &line["claimed"]), (&json!("alice"), &json!("bob")), "{line}");
         assert!(line["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{line}");

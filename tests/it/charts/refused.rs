@@ -119,7 +119,7 @@ const OPERATOR: &[Refusal] = &[
         "at '/settings/kubesvc/agents/approval': value must be one of",
     ),
     (
-        &["settings.kubesvc.rest.auth.mode=enforce"],
+        &["settings.kubesvc.rest.auth.mode=strict"],
         "at '/settings/kubesvc/rest/auth/mode': value must be one of",
     ),
     (

@@ -119,10 +119,15 @@ impl Addresses {
         Arc::new(Self { limits, ..Self::default() })
     }
 
+    /// Whether an address has no limit of its own.
+    pub fn exempts(&self, address: IpAddr) -> bool {
+        self.limits.exempt.iter().any(|network| network.contains(address))
+    }
+
     /// Counts a connection from an address. Returns `None` if its caller has reached the limit.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let limit = self.limits.per_address;
-        if limit == 0 || self.limits.exempt.iter().any(|network| network.contains(address)) {
+        if limit == 0 || self.exempts(address) {
             return Some(AddressSlot(None));
         }
         let caller = ClientAddress::of(address);

@@ -79,6 +79,11 @@ impl ConnectionSlots {
         Self { addresses, waiting: Arc::default(), open, reserved, has_reserve, freed: Arc::default() }
     }
 
+    /// Whether the limits of addresses do not hold for this one.
+    pub fn exempts(&self, peer: IpAddr) -> bool {
+        self.addresses.exempts(peer)
+    }
+
     /// The connections that wait for their caller.
     pub fn waiting(&self) -> &Arc<WaitingConnections> {
         &self.waiting

@@ -42,6 +42,10 @@ pub struct ClientCertificates(pub Arc<[CertificateDer<'static>]>);
 #[derive(Clone, Copy, Debug)]
 pub struct LoopbackCaller;
 
+/// An extension of requests from addresses that are exempt from limits.
+#[derive(Clone, Copy, Debug)]
+pub struct ExemptCaller;
+
 /// An HTTP server on one port.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -114,7 +118,7 @@ impl HttpConnection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let PortConnection { caller, phase, slot, .. } = &self.connection;
-        let is_local = self.connection.is_local();
+        let (is_local, is_exempt) = (self.connection.is_local(), self.connection.is_exempt());
         let stream = MonitoredStream::plain(stream, Arc::clone(phase), Some(Arc::clone(slot)));
         let stream = RefusedHeads::new(stream, self.head_bytes, self.refused_head);
         let heads = stream.watch();
@@ -123,6 +127,9 @@ impl HttpConnection {
             request.extensions_mut().insert(*caller);
             if is_local {
                 request.extensions_mut().insert(LoopbackCaller);
+            }
+            if is_exempt {
+                request.extensions_mut().insert(ExemptCaller);
             }
             if let Some(certificates) = &certificates {
                 request.extensions_mut().insert(certificates.clone());

@@ -236,6 +236,11 @@ impl PortConnection {
         peer == IpAddr::from(Ipv4Addr::LOCALHOST) || peer == IpAddr::from(Ipv6Addr::LOCALHOST)
     }
 
+    /// Whether the limits of addresses do not hold for it.
+    pub(super) fn is_exempt(&self) -> bool {
+        self.port.slots.exempts(self.peer)
+    }
+
     /// Counts the connection as closed for a reason.
     pub(super) fn count(&self, reason: &'static str) {
         self.port.count(reason);

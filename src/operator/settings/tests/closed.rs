@@ -8,7 +8,6 @@ use kubesvc_runtime::config::UnknownKeys;
 /// Settings that are refused, each with a part of the advice in its message.
 const OPERATOR: &[(&str, &str)] = &[
     ("kubesvc.grpc.auth.mode: bound", "port 9091"),
-    ("kubesvc.rest.auth.mode: enforce", "port 7002"),
     ("server.ssl.key-store: /tls/store.jks", "openssl pkcs12"),
     ("server.ssl.keyStorePassword: hunter2", "openssl pkcs12"),
     ("server.ssl.enabledProtocols: [TLSv1.3]", "leave this out"),
@@ -41,7 +40,7 @@ fn what_is_not_built_is_refused_with_its_place_and_what_to_do() {
 #[test]
 fn every_one_that_is_not_honoured_is_named_at_once() {
     let message =
-        error(operator("kubesvc: {grpc.auth.mode: bound, rest.auth.mode: enforce}\nserver.ssl.keyStore: x"));
+        error(operator("kubesvc: {grpc.auth.mode: bound}\nserver.ssl: {keyStore: x, enabledProtocols: y}"));
     assert_eq!(message.lines().count(), 3, "{message}");
 }
 
@@ -128,7 +127,8 @@ fn an_unknown_key_of_security_is_an_error_whatever_unknown_keys_are() {
     for yaml in [
         "kubesvc.grpc.server.security.enable: true",
         "kubesvc.grpc.auth.bearer.tokenReview: true",
-        "kubesvc.rest.auth.certificates: [{uri: x}]",
+        "kubesvc.rest.auth.certificates: [{urn: x}]",
+        "kubesvc.audit.file: /x",
         "kubesvc.agents.aproval: manual",
         "server.ssl: true",
     ] {

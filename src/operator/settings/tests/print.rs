@@ -186,6 +186,12 @@ kubesvc:
     tls:
       certificateFile: null  # default
       keyFile: null  # default
+  rest:
+    auth:
+      mode: "off"  # default
+      certificates: []  # default
+  audit:
+    output: "stdout"  # default
 logging:
   level: "info"  # default
   format: "auto"  # default
