@@ -17,9 +17,11 @@
 //! | `delete_options` | what the body of a delete says, for its record; pure |
 //! | `records` | audit lines and history of what was done |
 //! | `operation_list` | the operations of an account |
+//! | `cached_objects` | what is cached of an account |
 //! | `status` | errors as a Status |
 
 mod answers;
+mod cached_objects;
 mod checks;
 mod delete_options;
 mod discovery;
@@ -52,6 +54,7 @@ use tracing::debug;
 
 use crate::access::audit::AuditLog;
 use crate::access::{Access, CallerCounts, HeldHead, UnknownHeads, compact, head_bytes};
+use crate::account_caches::AccountCaches;
 use crate::connected_agents::AccountRequests;
 use crate::informers::AccountIndex;
 use crate::operations::OperationHistory;
@@ -89,6 +92,8 @@ pub struct GatewayPorts {
     pub requests: Arc<dyn AccountRequests>,
     /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
+    /// What is cached of accounts.
+    pub caches: Arc<AccountCaches>,
     /// Where writes and upgraded connections are recorded.
     pub history: Arc<dyn OperationHistory>,
     /// The rows of operations.
@@ -186,6 +191,9 @@ impl Gateway {
             }
             Route::Operations(account) => {
                 self.list_operations(call, &principal, &account, request.uri().query()).await
+            }
+            Route::Cache(account) => {
+                self.show_cache(call, &principal, &account, request.uri().query()).await
             }
             Route::Operation(account, id) => self.get_operation(call, &principal, &account, &id).await,
             // Boxed, so that a request is small until it is known who calls.

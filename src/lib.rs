@@ -8,13 +8,14 @@
 //! |---|---|
 //! | composition root | `operator` |
 //! | siblings | `controller`, `gateway`, `hub`, `migration`, `registration`, `replica_port`, `rest` |
-//! | services | `operations`, `source_accounts` |
+//! | services | `account_caches`, `operations`, `source_accounts` |
 //! | requests | `request_routing` |
 //! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `credentials_sources`, `peers`, `leases`, `informers`, `secrets` |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
 mod access;
+mod account_caches;
 mod certificates;
 mod clouddriver;
 mod connected_agents;

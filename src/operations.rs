@@ -118,6 +118,8 @@ pub struct OperationSettings {
     pub max_rows: u64,
     /// Maximum length of the metrics' label `result`, in characters.
     pub max_result_label: usize,
+    /// Whether an account that a caller may not get is answered as one that does not exist.
+    pub hides_accounts: bool,
 }
 
 /// What operations are made with.

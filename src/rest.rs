@@ -6,12 +6,12 @@
 //! | module | owns |
 //! |---|---|
 //! | `accounts`, `dynamic`, `source_accounts`, `agents`, `migrations`, `clouddrivers`, `health` | the handlers, one module for each resource |
-//! | `account_cache`, `missing_object` | what is cached of an account, and why an object is not |
+//! | `account_cache` | what is cached of an account |
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `access_rules` | what the caller of each route needs |
 //! | `call_guard` | each call before and after its handler: rate, login, rights, audit lines |
-//! | `callers` | who makes a call, and what it may |
+//! | `callers`, `caller_rules`, `visible_accounts` | who makes a call, and what it may |
 //! | `memory_limit` | how much memory requests may use at once |
 //! | `unknown_callers` | heads of callers of whom it is not known who they are |
 //! | `lookup` | the accounts of a request: finding their objects, running their writes |
@@ -25,13 +25,13 @@
 
 mod access_rules;
 mod account_cache;
-mod account_defaults;
 mod account_writes;
 mod accounts;
 mod agents;
 mod body;
 mod browsers;
 mod call_guard;
+mod caller_rules;
 mod callers;
 mod clouddrivers;
 mod credentials;
@@ -44,7 +44,6 @@ mod json;
 mod lookup;
 mod memory_limit;
 mod migrations;
-mod missing_object;
 mod openapi;
 mod operation_views;
 mod operations;
@@ -52,9 +51,10 @@ mod request_rules;
 mod source_accounts;
 mod source_rights;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod unknown_callers;
 mod view;
+mod visible_accounts;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -64,15 +64,15 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 
-pub use account_defaults::{AccountDefaults, RuntimeSettings};
 pub use browsers::BrowserRules;
-pub use callers::{RestAccessMetrics, RestAuthMode};
+pub use caller_rules::{RestAccessMetrics, RestAuthMode};
 pub use credentials::{AccountManagement, AccountManagementPorts, IntentSettlement};
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
 use crate::access::Access;
 use crate::access::audit::AuditLog;
+use crate::account_caches::AccountCaches;
 use crate::connected_agents::ConnectedAgents;
 use crate::informers::AccountIndex;
 use crate::operations::Operations;
@@ -80,10 +80,9 @@ use crate::peers::Peers;
 use crate::source_accounts::SourceAccounts;
 use access_rules::{AccessRule, GuardedRoutes, any, delete, get, post};
 use call_guard::CallRates;
-use callers::CallerRules;
+use caller_rules::CallerRules;
 use error::RestError;
 use kubesvc_core::ReplicaId;
-use kubesvc_core::cache::rules::OperatorRules;
 use kubesvc_core::not_watched;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_runtime::background_tasks::TaskRegistry;
@@ -94,7 +93,7 @@ use kubesvc_runtime::listen::http::HttpLimits;
 use kubesvc_runtime::listen::port::PortLimits;
 use kubesvc_runtime::listen::refused_heads::MAX_HEAD_BYTES;
 use kubesvc_runtime::shutdown::spawn_named;
-use kubesvc_store::{CacheStore, Store};
+use kubesvc_store::Store;
 use memory_limit::{MemoryPermit, RestLimits};
 
 /// Time limit for a writing request to wait for its turn.
@@ -132,10 +131,6 @@ pub struct RestSettings {
     pub replica_id: ReplicaId,
     /// Which accounts may use credentials from outside their own namespace.
     pub source_rules: SourceRules,
-    /// Which kinds are cached.
-    pub cached_kinds: OperatorRules,
-    /// What holds for accounts that do not say themselves.
-    pub account_defaults: AccountDefaults,
     /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
     /// Whether callers must be known and have rights.
@@ -157,8 +152,8 @@ pub struct RestPorts {
     pub peers: Arc<Peers>,
     /// The database.
     pub store: Arc<dyn Store>,
-    /// The cached objects.
-    pub cache: Arc<dyn CacheStore>,
+    /// What is cached of accounts.
+    pub caches: Arc<AccountCaches>,
     /// Operations on accounts.
     pub operations: Arc<Operations>,
     /// Accounts that Clouddriver's credentials sources describe.

@@ -114,6 +114,10 @@ fn resources() -> Value {
         "groupVersion": format!("{GROUP}/{VERSION}"),
         "resources": [
             {
+                "name": "accounts/cache", "singularName": "", "namespaced": true,
+                "kind": "AccountCache", "verbs": ["get"],
+            },
+            {
                 "name": "accounts/operations", "singularName": "", "namespaced": true,
                 "kind": "AccountOperations", "verbs": ["get"],
             },
@@ -144,6 +148,7 @@ fn aggregated(version: &str) -> Value {
                     "singularResource": "",
                     "verbs": [],
                     "subresources": [
+                        {"subresource": "cache", "responseKind": kind("AccountCache"), "verbs": ["get"]},
                         {
                             "subresource": "operations", "responseKind": kind("AccountOperations"),
                             "verbs": ["get"],
@@ -252,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_two_subresources_are_listed_and_none_can_be_listed() {
+    fn only_the_three_subresources_are_listed_and_none_can_be_listed() {
         let resources = resources();
         let names: Vec<_> =
             resources["resources"].as_array().expect("a list").iter().map(|one| &one["name"]).collect();
-        assert_eq!(names, ["accounts/operations", "accounts/proxy"]);
+        assert_eq!(names, ["accounts/cache", "accounts/operations", "accounts/proxy"]);
         assert!(!resources.to_string().contains("list\"]") && !resources.to_string().contains("\"watch\""));
     }
 }

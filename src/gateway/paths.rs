@@ -46,6 +46,8 @@ pub(super) enum Route {
     Operations(AccountPath),
     /// One operation of an account.
     Operation(AccountPath, String),
+    /// What is cached of an account.
+    Cache(AccountPath),
     /// A path of an account's API, as written.
     Proxy(AccountPath, String),
 }
@@ -80,6 +82,7 @@ pub(super) fn route(path: &str) -> Result<Route, Refusal> {
     let account = AccountPath { namespace: namespace.to_owned(), object: object.to_owned() };
     match rest.strip_suffix('/').unwrap_or(rest) {
         "operations" => return Ok(Route::Operations(account)),
+        "cache" => return Ok(Route::Cache(account)),
         "proxy" => return Ok(Route::Proxy(account, "/".to_owned())),
         _ => {}
     }
@@ -137,6 +140,8 @@ mod tests {
         }
         let operations = route(&format!("{PREFIX}/operations"));
         assert!(matches!(operations, Ok(Route::Operations(account)) if account.object == "prod"));
+        let cache = route(&format!("{PREFIX}/cache"));
+        assert!(matches!(cache, Ok(Route::Cache(account)) if account.object == "prod"));
         let operation = route(&format!("{PREFIX}/operations/01M85"));
         assert!(matches!(operation, Ok(Route::Operation(_, id)) if id == "01M85"));
         assert!(route(&format!("{PREFIX}/operations/a%2Fb")).is_err());

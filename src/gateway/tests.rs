@@ -121,6 +121,7 @@ impl Scene {
             access: Arc::new(access),
             requests,
             accounts: Arc::clone(&accounts),
+            caches: Arc::new(crate::rest::tests::no_caches()),
             history: Arc::<History>::clone(&history),
             store: Arc::<MemoryRows>::clone(&rows),
             audit: AuditLog::to(audit.clone()),
@@ -549,4 +550,35 @@ async fn a_head_may_have_160_kib_and_a_larger_one_is_refused_in_words() {
     let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
     let status: Value = serde_json::from_str(body).expect("JSON");
     assert_eq!((&status["kind"], &status["code"]), (&json!("Status"), &json!(431)));
+}
+
+#[tokio::test]
+async fn what_is_cached_is_shown_to_those_who_may_and_a_refusal_has_an_audit_line() {
+    let scene = Scene::new(ExpiringTokens::default(), ScriptedCluster::new(|_, _| unreachable!()));
+    scene.accounts.show(account("prod", "ACTIVE", "Open"));
+    let at = |object: &str| AccountPath { namespace: "ns".to_owned(), object: object.to_owned() };
+    let shown = async |who: &Principal, method: Method, object: &str, query: &str| {
+        let answered = scene.gateway.show_cache(&call(method), who, &at(object), Some(query)).await;
+        let response = answered.unwrap_or_else(Refusal::response);
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, serde_json::from_slice::<Value>(&body).expect("JSON"))
+    };
+    let alice = principal("alice");
+    let (status, cache) = shown(&alice, Method::GET, "prod", "").await;
+    assert_eq!((status, &cache["account"], &cache["agentId"]), (200, &json!("prod"), &json!("agent-1")));
+    let (status, refused) = shown(&alice, Method::GET, "prod", "kind=bananas").await;
+    assert_eq!((status, &refused["kind"]), (404, &json!("Status")), "{refused}");
+    assert!(scene.audit.lines().is_empty(), "nothing was refused");
+    let suspended = Principal { groups: vec![SUSPENDED.to_owned()], ..principal("bob") };
+    for (who, method, object, query, code) in [
+        (&alice, Method::POST, "prod", "", 405),
+        (&alice, Method::GET, "prod", "name=web", 400),
+        (&alice, Method::GET, "gone", "", 503),
+        (&suspended, Method::GET, "prod", "", 403),
+    ] {
+        assert_eq!(shown(who, method, object, query).await.0, code, "{object} {query}");
+    }
+    let codes: Vec<_> = scene.audit.lines().iter().map(|line| line["code"].clone()).collect();
+    assert_eq!(codes, [405, 400, 503, 403]);
 }

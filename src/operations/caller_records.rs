@@ -175,7 +175,12 @@ impl Operations {
         verb: &'static str,
         record: &OperationRecord,
     ) -> Result<(), OperationRefusal> {
-        self.authorize_named(caller, verb, &record.account).await
+        let authorized = self.authorize_named(caller, verb, &record.account).await;
+        authorized.map_err(|refusal| match refusal {
+            // The id is all that the caller knows.
+            OperationRefusal::NoAccount(_) => OperationRefusal::NoOperation(record.operation_id.clone()),
+            refusal => refusal,
+        })
     }
 
     /// Checks a right on the account with a name. For one that is gone the right on all accounts is needed.
@@ -189,7 +194,14 @@ impl Operations {
             return Err(OperationRefusal::NotAmongAccounts(account.to_owned()));
         }
         let object = self.accounts.by_account_name(account).into_iter().next();
-        self.authorize(&caller.principal, verb, object.as_deref()).await
+        match self.authorize(&caller.principal, verb, object.as_deref()).await {
+            Err(OperationRefusal::Access(AccessError::Denied(_)))
+                if object.is_none() && self.settings.hides_accounts =>
+            {
+                Err(OperationRefusal::NoAccount(account.to_owned()))
+            }
+            authorized => authorized,
+        }
     }
 }
 

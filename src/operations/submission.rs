@@ -21,7 +21,7 @@ use super::records::{self, Beginning};
 use super::runner::now_ms;
 use super::{EndedOperation, OperationRefusal, Operations};
 use crate::access::audit::AuditLine;
-use crate::access::{AccessResource, Caller, Principal, RequestedAccess, Via};
+use crate::access::{AccessError, AccessResource, Caller, Principal, RequestedAccess, Via};
 use crate::connected_agents::{AccountRequest, RequestErrorKind as Kind};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::operations::{
@@ -205,7 +205,8 @@ impl Operations {
         Ok(account)
     }
 
-    /// Checks a right on an account; without one, on all.
+    /// Checks a right on an account; without one, on all. An account that the caller may not even get may be one that does not
+    /// exist.
     pub(super) async fn authorize(
         &self,
         principal: &Principal,
@@ -220,7 +221,16 @@ impl Operations {
             namespace: part(metadata.and_then(|metadata| metadata.namespace.as_ref())),
             object: part(metadata.and_then(|metadata| metadata.name.as_ref())),
         };
-        Ok(self.access.authorize(principal, &access).await?)
+        let reviewed = self.access.authorize(principal, &access).await;
+        if let (Err(AccessError::Denied(_)), Some(account)) = (&reviewed, account)
+            && self.settings.hides_accounts
+        {
+            let read = RequestedAccess { verb: "get", resource: AccessResource::Accounts, ..access };
+            if let Err(AccessError::Denied(_)) = self.access.authorize(principal, &read).await {
+                return Err(OperationRefusal::NoAccount(account.account_name().to_owned()));
+            }
+        }
+        Ok(reviewed?)
     }
 
     /// Follows an operation that runs here, or did. It must be the same.

@@ -47,19 +47,24 @@ impl Replica {
     }
 
     fn over(cluster: Arc<ScriptedCluster>, rows: Arc<MemoryRows>, id: &str) -> Self {
+        Self::set(cluster, rows, OperationSettings { replica_id: id.into(), ..fakes::settings() })
+    }
+
+    fn set(cluster: Arc<ScriptedCluster>, rows: Arc<MemoryRows>, settings: OperationSettings) -> Self {
+        let id = settings.replica_id.clone();
         let accounts = Arc::new(AccountIndex::default());
         accounts.show(account("a", "ACTIVE", "Open"));
         accounts.show(account("off", "INACTIVE", "None"));
         accounts.sync();
         let (access, audit) = (Arc::<ScriptedAccess>::default(), AuditLines::default());
         let operations = Operations::new(
-            OperationSettings { replica_id: id.into(), ..fakes::settings() },
+            settings,
             OperationPorts {
                 accounts,
                 requests: Arc::<ScriptedCluster>::clone(&cluster),
                 access: Arc::<ScriptedAccess>::clone(&access),
                 store: Arc::<MemoryRows>::clone(&rows),
-                replicas: Replicas::alone(&id.into()),
+                replicas: Replicas::alone(&id),
                 audit: AuditLog::to(audit.clone()),
                 callers: Arc::default(),
             },
@@ -171,6 +176,24 @@ async fn checks_come_in_their_order_and_nothing_is_sent_before() {
     assert_eq!(replica.cluster.lines(), ["GET /apis/apps/v1/namespaces/n/deployments/web"]);
     let asked = replica.access.asked.lock();
     assert_eq!((asked[0].namespace.as_str(), asked[0].object.as_str()), ("ns", "off"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_account_that_the_caller_may_not_get_is_none_where_accounts_are_hidden() {
+    let settings = OperationSettings { hides_accounts: true, ..fakes::settings() };
+    let replica = Replica::set(ScriptedCluster::new(|_, _| done()), Arc::default(), settings);
+    let id = replica.submit(call(&scale())).await.expect("it is begun").id;
+    let refusal = async || replica.submit(call(&scale())).await.expect_err("it is refused").to_string();
+    replica.access.denied.lock().push("patch");
+    assert_eq!(refusal().await, "you may not patch");
+    replica.access.denied.lock().push("get");
+    assert_eq!(refusal().await, OperationRefusal::NoAccount("a".to_owned()).to_string());
+    let record = replica.operations.record(&id, &caller()).await.expect_err("hidden");
+    assert_eq!(record.to_string(), OperationRefusal::NoOperation(id).to_string());
+    for account in ["a", "none"] {
+        let listed = replica.operations.records(Some(account), (0, 10), &caller()).await;
+        assert_eq!(listed.expect_err("hidden").status(), 404, "{account}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

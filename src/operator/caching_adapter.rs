@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::settings::CacheSettings;
+use crate::account_caches::AccountDefaults;
 use crate::hub::{CachingRuleSource, RowMapper};
 use crate::informers::AccountIndex;
-use crate::rest::AccountDefaults;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::object_row::{RowError, RowNaming};

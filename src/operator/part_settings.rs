@@ -17,7 +17,7 @@ use crate::hub::{
 use crate::migration::ScannerSettings;
 use crate::operations::OperationSettings;
 use crate::registration;
-use crate::rest::{BrowserRules, RestSettings};
+use crate::rest::{BrowserRules, RestAuthMode, RestSettings};
 use kubesvc_clouddriver::registration::{RegistrationSettings, RegistrationTimes};
 use kubesvc_core::lifecycle::LifecyclePolicy;
 use kubesvc_core::name_precedence::Precedence;
@@ -187,8 +187,6 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
         accounts_watched,
         replica_id: location.replica_id.clone(),
         source_rules: source_rules(settings, location),
-        cached_kinds: settings.cache.rules.clone(),
-        account_defaults: settings.cache.defaults.clone(),
         browsers: BrowserRules {
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),
@@ -209,6 +207,7 @@ pub(super) fn operation_settings(settings: &OperatorSettings, location: &RunLoca
         purge: operations.purge.clone(),
         max_rows: operations.max_rows,
         max_result_label: operations.max_result_label,
+        hides_accounts: settings.rest_auth.mode == RestAuthMode::Enforce,
     }
 }
 

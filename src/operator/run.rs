@@ -34,6 +34,7 @@ use super::state_metrics::StateMetrics;
 use super::tls_files;
 use crate::access::audit::AuditLog;
 use crate::access::{Access, AccessMode, CallerCounts, KubeAccessReviews};
+use crate::account_caches::AccountCaches;
 use crate::clouddriver::{ClouddriverClient, ClouddriverProxy, Registrations, RenewedTls};
 use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, RemoteSessions};
 use crate::controller::{ControllerContext, ControllerMetrics};
@@ -296,7 +297,7 @@ impl Assembly<'_> {
         let registration_metrics = RegistrationMetrics::default();
         let migration_metrics = MigrationMetrics::default();
         let metrics = ControllerMetrics::default();
-        let gateway = self.gateway(&router, &operations, connections).await?;
+        let gateway = self.gateway(&hub, (&router, &operations), connections).await?;
         let sources = self.credentials_sources();
         let of_accounts = (&*router, &*operations, gateway.as_ref());
         let clouddriver_tls = tls_files::clouddriver(&settings.clouddriver, &self.background).await?;
@@ -414,11 +415,22 @@ impl Assembly<'_> {
         Ok(())
     }
 
+    /// What is cached of accounts, for REST and the API of accounts.
+    fn account_caches(&self, hub: &Arc<Hub>) -> AccountCaches {
+        AccountCaches {
+            store: Arc::clone(&self.cache),
+            connected_agents: Arc::<Hub>::clone(hub),
+            peers: Arc::clone(&self.peers),
+            kinds: self.settings.cache.rules.clone(),
+            defaults: self.settings.cache.defaults.clone(),
+        }
+    }
+
     /// The API of accounts, if it is to be served.
     async fn gateway(
         &self,
-        router: &Arc<RequestRouter>,
-        operations: &Arc<Operations>,
+        hub: &Arc<Hub>,
+        (router, operations): (&Arc<RequestRouter>, &Arc<Operations>),
         connections: Connections,
     ) -> Result<Option<GatewayPort>, OperatorError> {
         let Some(settings) = &self.settings.gateway else { return Ok(None) };
@@ -426,6 +438,7 @@ impl Assembly<'_> {
             access: KubeAccessReviews::new(&self.location.kube, AccessMode::Required),
             requests: Arc::<RequestRouter>::clone(router),
             accounts: Arc::clone(&self.accounts),
+            caches: Arc::new(self.account_caches(hub)),
             history: Arc::<Operations>::clone(operations),
             store: Arc::<dyn Store>::clone(&self.store),
             audit: self.audit.clone(),
@@ -763,7 +776,7 @@ impl Assembly<'_> {
             connected_agents: Arc::<Hub>::clone(hub),
             peers: Arc::clone(&self.peers),
             store: Arc::clone(&self.store),
-            cache: Arc::clone(&self.cache),
+            caches: Arc::new(self.account_caches(hub)),
             operations,
             source_accounts,
             credentials,

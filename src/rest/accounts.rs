@@ -1,7 +1,6 @@
 //! `/armory/accounts`: reading, activating, deactivating and deleting accounts. `/agents/kubernetes/accounts`:
 //! Spinnaker's queries about one account.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Json;
@@ -22,8 +21,9 @@ use super::lookup::{NOT_READ_YET, all, refuse_if_any, summed_up};
 use super::memory_limit::MemoryPermit;
 use super::request_rules::AccountVerb;
 use super::view::{AccountItem, AccountPage, AccountView};
+use crate::account_caches::holders;
 use kubesvc_core::spinnaker::AccountInput;
-use kubesvc_core::{AgentId, DesiredState, KubesvcAccount, KubesvcAccountStatus};
+use kubesvc_core::{AgentId, DesiredState, KubesvcAccount};
 
 /// Activate or deactivate accounts, and change other fields of those that are activated.
 #[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",
@@ -236,20 +236,9 @@ impl RestState {
         Ok(Some(AccountView::of(&account, &holders)))
     }
 
-    /// Returns the ids of the agents that hold each of these accounts, sorted. Agents whose replica does not answer
-    /// are included if the account's status names them.
+    /// Returns the ids of the agents that hold each of these accounts, sorted.
     pub(super) async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<AgentId>> {
-        let uids: Vec<_> = accounts.iter().map(|account| account.uid().to_owned()).collect();
-        let mut remote = self.peers.holders(&uids).await;
-        let each = accounts.iter().zip(&uids).map(|(account, uid)| {
-            let own = self.connected_agents.holders(uid).into_iter().map(|agent| agent.agent_id);
-            let recorded = account.status.iter().flat_map(KubesvcAccountStatus::agent_keys);
-            let recorded = recorded.filter(|agent| remote.unknown.contains(agent)).map(|agent| agent.id);
-            let answered = remote.agents.remove(uid).unwrap_or_default();
-            let all: BTreeSet<_> = own.chain(recorded).chain(answered).collect();
-            all.into_iter().collect()
-        });
-        each.collect()
+        holders(&*self.connected_agents, &self.peers, accounts).await
     }
 
     async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, RestError> {

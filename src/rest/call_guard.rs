@@ -15,11 +15,12 @@ use ulid::Ulid;
 
 use super::RestState;
 use super::access_rules::AccessRule;
-use super::callers::{AssertedUser, RestAuthMode, RestCaller};
+use super::caller_rules::{AssertedUser, RestAuthMode};
+use super::callers::RestCaller;
 use super::error::RestError;
 use super::unknown_callers::UnknownCaller;
 use crate::access::audit::{AuditEvent, AuditLine};
-use crate::access::{AccessResource, Caller, Principal, RequestedAccess};
+use crate::access::{AccessResource, Caller, Principal, RequestedAccess, Via};
 use kubesvc_runtime::limits::KeyedRate;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::http::{ClientCertificates, ExemptCaller};
@@ -255,7 +256,10 @@ impl RestState {
                 return Err(error);
             }
         };
-        if origin.counted.is_some() && !self.rates.users.take(&principal.name) {
+        if principal.via == Via::Nobody {
+            // All who need no login have one name.
+            self.count_address(origin)?;
+        } else if origin.counted.is_some() && !self.rates.users.take(&principal.name) {
             return Err(self.too_fast(&format!("user {:?}", principal.name)));
         }
         Ok(principal)

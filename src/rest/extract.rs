@@ -11,8 +11,6 @@ use super::RestState;
 use super::error::RestError;
 use super::view::{AccountItem, AccountPage};
 use kubesvc_core::ZoneId;
-use kubesvc_core::cache::keys::{MAX_NAME_CHARS, MAX_NAMESPACE_CHARS};
-use kubesvc_core::cache::kind_names::KindSelector;
 use kubesvc_core::spinnaker::is_account_name;
 
 /// Default number of items per page.
@@ -174,52 +172,6 @@ impl RecordPaging {
     pub(super) fn range(self) -> (u64, u32) {
         let items = u32::try_from(self.items).unwrap_or(u32::MAX);
         ((self.page - 1).saturating_mul(self.items), items)
-    }
-}
-
-/// What is asked about the cache of an account.
-#[derive(IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(super) struct CacheQuery {
-    /// Only this kind, in any case: `Kind`, `Kind.group`, or as `kubesvc_cache.kind` has it. `Kind` means the native
-    /// kind of that name, if there is one.
-    #[param(required = false, value_type = String, min_length = 1, max_length = 317, example = "Deployment")]
-    pub(super) kind: Option<KindSelector>,
-    /// Namespace of the object `name`. Not used for an object without one.
-    #[param(required = false, max_length = 63)]
-    pub(super) namespace: String,
-    /// Also this object of the kind: its row, or why there is none.
-    #[param(required = false, value_type = String, min_length = 1, max_length = 253)]
-    pub(super) name: Option<String>,
-}
-
-impl CacheQuery {
-    /// Parses `kind`, `namespace` and `name` of a query.
-    pub(super) fn read(query: Option<&str>) -> Result<Self, RestError> {
-        let kind = single_value(query, "kind")?;
-        let namespace = single_value(query, "namespace")?.unwrap_or_default();
-        let name = single_value(query, "name")?;
-        let kind = kind.map(|text| {
-            let form = "kind must be Kind or Kind.group, such as Deployment or Rollout.argoproj.io";
-            KindSelector::parse(&text).ok_or_else(|| RestError::bad_request(form))
-        });
-        let kind = kind.transpose()?;
-        let fits = |text: &str, max| text.chars().count() <= max && !text.chars().any(char::is_control);
-        if !fits(&namespace, MAX_NAMESPACE_CHARS) {
-            return Err(RestError::bad_request(
-                "namespace must have at most 63 characters, none a control character",
-            ));
-        }
-        match &name {
-            Some(name) if name.is_empty() || !fits(name, MAX_NAME_CHARS) => Err(RestError::bad_request(
-                "name must have 1 to 253 characters, none of them a control character",
-            )),
-            Some(_) if kind.is_none() => Err(RestError::bad_request("name is given without kind; give both")),
-            None if !namespace.is_empty() => Err(RestError::bad_request(
-                "namespace is given without name; give the object's name and kind too",
-            )),
-            _ => Ok(Self { kind, namespace, name }),
-        }
     }
 }
 

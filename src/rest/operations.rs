@@ -18,7 +18,7 @@ use tracing::debug;
 use super::RestState;
 use super::body::{self, MediaTypes, PendingBody};
 use super::call_guard::{CallOrigin, shown_certificates};
-use super::callers::{AssertedUser, RestAuthMode, named_accounts};
+use super::caller_rules::{AssertedUser, RestAuthMode, named_accounts};
 use super::error::{ErrorBody, RestError};
 use super::extract::{PathId, RecordPaging, single_value};
 use super::operation_views::OperationResultView;

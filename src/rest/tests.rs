@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::access::audit::AuditLog;
+use crate::account_caches::AccountDefaults;
 use crate::connected_agents::AgentView;
 use crate::credentials_sources::CredentialsSources;
 use crate::leases::Replicas;
@@ -26,9 +27,9 @@ use kubesvc_core::lifecycle::SessionFact;
 use kubesvc_core::source_rules::SourceRules;
 use kubesvc_core::{AgentId, ReplicaId, ZoneId};
 use kubesvc_store::{
-    AccountBatch, AccountChanges, Assignment, AssignmentChanges, BasisRow, BatchOutcome, FenceHolder,
-    ForeignRow, KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey, ScopeState,
-    StoreError, StoredProgress, StoredScope, Swept, Term,
+    AccountBatch, AccountChanges, Assignment, AssignmentChanges, BasisRow, BatchOutcome, CacheStore,
+    FenceHolder, ForeignRow, KindCount, NamespaceCount, NamespaceList, ObjectVersion, RemovedScope, ScopeKey,
+    ScopeState, StoreError, StoredProgress, StoredScope, Swept, Term,
 };
 
 mod bounds;
@@ -419,8 +420,6 @@ fn settings() -> RestSettings {
         accounts_watched: true,
         replica_id: "replica".into(),
         source_rules: SourceRules::default(),
-        cached_kinds: OperatorRules::default(),
-        account_defaults: AccountDefaults::default(),
         browsers: BrowserRules::default(),
         auth_mode: RestAuthMode::Off,
         operator_namespace: "operator".to_owned(),
@@ -467,7 +466,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             look_at_accounts: Arc::new(|| {}),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore::default()),
-            cache: Arc::new(NoStore::default()),
+            caches: Arc::new(no_caches()),
             readiness: Arc::new(MissingParts(missing)),
             tasks: TaskRegistry::default(),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
@@ -476,6 +475,17 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             access_metrics: RestAccessMetrics::default(),
         },
     )
+}
+
+/// Accounts of which the store has some rows.
+pub(crate) fn no_caches() -> AccountCaches {
+    AccountCaches {
+        store: Arc::new(NoStore::default()),
+        connected_agents: Arc::new(NoAgents),
+        peers: Arc::new(Peers::alone(identity())),
+        kinds: OperatorRules::default(),
+        defaults: AccountDefaults::default(),
+    }
 }
 
 fn scripted_operations(accounts: &Arc<AccountIndex>, audit: AuditLog) -> Arc<Operations> {

@@ -11,7 +11,7 @@ use crate::world::in_repository;
 const LAYERS: &[&[&str]] = &[
     &["operator"],
     &["controller", "gateway", "hub", "migration", "registration", "replica_port", "rest"],
-    &["operations", "source_accounts"],
+    &["account_caches", "operations", "source_accounts"],
     &["request_routing"],
     &[
         "access",

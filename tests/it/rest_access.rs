@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::operations::callers::Caller;
+use crate::rest_tls;
 use crate::world::{Answer, Call, MAX_WAIT, World, send};
+use kubesvc_testkit::certificates::{MountedFiles, TestAuthority};
+use kubesvc_testkit::folder::Folder;
 use kubesvc_testkit::must;
 use kubesvc_testkit::wait::eventually;
 
@@ -150,7 +153,7 @@ async fn callers_have_the_rights_that_rbac_gives_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_log_everybody_is_admitted_and_what_would_be_refused_is_counted() {
-    let folder = must(kubesvc_testkit::folder::Folder::new("audit"));
+    let folder = must(Folder::new("audit"));
     let path = folder.path().join("audit.log");
     let world = World::prepare()
         .setting("kubesvc.rest.auth.mode", "log")
@@ -189,4 +192,51 @@ async fn with_log_everybody_is_admitted_and_what_would_be_refused_is_counted() {
     );
     assert!(line["principal"].as_str().is_some_and(|name| name.ends_with(":stranger")), "{line}");
     assert!(!world.operator().log_text().contains(id), "the line is in the file alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_certificate_is_the_user_that_the_settings_name() {
+    let authority = TestAuthority::new("rest");
+    let folder = must(Folder::new("rest-certificates"));
+    let (certificate, key) = authority.server();
+    let files = MountedFiles::new(
+        &folder.path().join("tls"),
+        &[("tls.crt", certificate.as_str()), ("tls.key", key.as_str()), ("ca.crt", authority.pem())],
+    );
+    let path = |name: &str| files.path(name).display().to_string();
+    let world = World::prepare()
+        .setting("server.ssl.enabled", true)
+        .setting("server.ssl.certificate", path("tls.crt"))
+        .setting("server.ssl.certificatePrivateKey", path("tls.key"))
+        .setting("server.ssl.clientAuth", "want")
+        .setting("server.ssl.trustCertificate", path("ca.crt"))
+        .setting("kubesvc.rest.auth.mode", "enforce")
+        .setting(
+            "kubesvc.rest.auth.certificates",
+            json!([{"subject": "CN=ci,O=acme", "user": "ci-of-acme", "groups": ["callers"]}]),
+        )
+        .without_operator()
+        .start()
+        .await;
+    world.operator().launch_with(&[]);
+    world.stored("prod").await;
+    let object = |kind: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "callers"}});
+    let (mut role, mut binding) = (object("Role"), object("RoleBinding"));
+    role["rules"] = json!([accounts(&["get", "list"])]);
+    binding["roleRef"] = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "callers"});
+    binding["subjects"] =
+        json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "callers"}]);
+    world.apply(&json!({"kind": "List", "apiVersion": "v1", "items": [role, binding]}).to_string()).await;
+    let (known, other) = (authority.client_named("ci", "acme"), authority.client_named("ci", "acme, Inc"));
+    let ask = async |identity| rest_tls::get(world.operator(), &authority, identity, ACCOUNTS).await;
+    eventually("the account, by certificate", MAX_WAIT, async || {
+        let (status, list) = ask(Some(&known)).await?;
+        if status == 200 && list.contains("\"prod\"") { Ok(()) } else { Err(list) }
+    })
+    .await;
+    for identity in [None, Some(&other)] {
+        let (status, refused) = must(ask(identity).await);
+        assert!(status == 401 && refused.contains("kubesvc.rest.auth.certificates"), "{status} {refused}");
+    }
+    world.operator().terminate().await;
 }

@@ -16,7 +16,7 @@ use crate::world::{MAX_WAIT, Operator, World};
 const SEEN: Duration = Duration::from_secs(15);
 
 /// A GET over TLS, with this authority of the server, and a certificate or none: its status and answer.
-async fn get(
+pub(crate) async fn get(
     operator: &Operator,
     authority: &TestAuthority,
     identity: Option<&Identity>,

@@ -11,6 +11,10 @@ use crate::resources::AccountObject;
 
 /// API group and version.
 const GROUP_VERSION: &str = "proxy.kubesvc.io/v1alpha1";
+/// The resource on which most rights are given.
+const PROXY: &str = "accounts/proxy";
+/// What a gateway says of a path that it does not know.
+const NOTHING_THERE: &str = "there is nothing at this path";
 /// Name of the APIService.
 pub(crate) const API_SERVICE: &str = "v1alpha1.proxy.kubesvc.io";
 /// What adds the API to an API server.
@@ -42,6 +46,11 @@ impl AccountPaths {
         self.path("proxy")
     }
 
+    /// Path of what is cached of the account.
+    pub(super) fn cache_path(&self) -> String {
+        self.path("cache")
+    }
+
     /// Path of the records of what was done with the account.
     pub(super) fn operations_path(&self) -> String {
         self.path("operations")
@@ -65,9 +74,9 @@ pub(super) async fn require(session: &ApiSession) -> Result<(), CommandError> {
                 let said = condition(session).await?.unwrap_or_else(|| status.message.clone());
                 Err(CommandError::Failed(unavailable(server, &said)))
             }
-            _ => Err(failed(None, server, &kube::Error::Api(status))),
+            _ => Err(failed(PROXY, None, server, &kube::Error::Api(status))),
         },
-        Err(error) => Err(failed(None, server, &error)),
+        Err(error) => Err(failed(PROXY, None, server, &error)),
     }
 }
 
@@ -80,7 +89,28 @@ pub(super) async fn read(
     match session.try_ask(get(session, path)).await? {
         Ok(value) => Ok(Some(value)),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(failed(Some(&account.namespace), &session.server, &error)),
+        Err(error) => Err(failed(PROXY, Some(&account.namespace), &session.server, &error)),
+    }
+}
+
+/// Whether the caller's API server serves the API of accounts.
+pub(super) async fn is_served(session: &ApiSession) -> Result<bool, CommandError> {
+    let asked = session.try_ask(get(session, &format!("/apis/{GROUP_VERSION}"))).await?;
+    Ok(!matches!(asked, Err(kube::Error::Api(status)) if status.code == 404))
+}
+
+/// Reads what is cached of an account; `None` if the operator's gateway is older and does not show it.
+pub(super) async fn read_cache(
+    session: &ApiSession,
+    account: &AccountPaths,
+    query: &str,
+) -> Result<Option<Value>, CommandError> {
+    match session.try_ask(get(session, &format!("{}{query}", account.cache_path()))).await? {
+        Ok(value) => Ok(Some(value)),
+        Err(kube::Error::Api(status)) if status.code == 404 && status.message.contains(NOTHING_THERE) => {
+            Ok(None)
+        }
+        Err(error) => Err(failed("accounts/cache", Some(&account.namespace), &session.server, &error)),
     }
 }
 
@@ -109,8 +139,8 @@ fn unavailable(server: &str, said: &str) -> String {
     )
 }
 
-fn failed(namespace: Option<&str>, server: &str, error: &kube::Error) -> CommandError {
-    let asked = ResourceRequest { verb: "get", resource: "accounts/proxy", namespace };
+fn failed(resource: &str, namespace: Option<&str>, server: &str, error: &kube::Error) -> CommandError {
+    let asked = ResourceRequest { verb: "get", resource, namespace };
     CommandError::Failed(match error {
         kube::Error::Api(status) if !matches!(status.code, 401 | 403) => {
             format!("the API of accounts says: {} ({})", status.message, status.code)
@@ -139,10 +169,11 @@ mod tests {
             assert!(said.contains(API_SERVICE) && said.contains(APPLY), "{said}");
         }
         let status = Status { code: 403, message: "User \"x\" cannot".to_owned(), ..Status::default() };
-        let said = format!("{:?}", failed(Some("spin"), "https://c", &kube::Error::Api(status.boxed())));
+        let said =
+            format!("{:?}", failed(PROXY, Some("spin"), "https://c", &kube::Error::Api(status.boxed())));
         assert!(said.contains("verb get on accounts/proxy"), "{said}");
         let status = Status { code: 503, message: "no agent holds it".to_owned(), ..Status::default() };
-        let said = failed(Some("spin"), "https://c", &kube::Error::Api(status.boxed()));
+        let said = failed(PROXY, Some("spin"), "https://c", &kube::Error::Api(status.boxed()));
         assert_eq!(
             said,
             CommandError::Failed("the API of accounts says: no agent holds it (503)".to_owned())

@@ -1,6 +1,7 @@
 //! Calls of the operator's REST API, for the commands that show cached objects: at a URL, or through the caller's own
 //! API server, which passes them on to the operator's Service.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -29,16 +30,24 @@ const MAX_MESSAGE_CHARS: usize = 1000;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Operator")]
 pub(super) struct OperatorArguments {
-    /// URL of the operator's REST API, such as `http://localhost:7002`. Default: the Service kubesvc-operator, through
-    /// the API server.
+    /// URL of the operator's REST API, such as `http://localhost:7002`. Default: the API of accounts, as you; without it, the
+    /// Service kubesvc-operator, through the API server.
     #[arg(long, global = true, value_name = "URL", env = "KUBESVC_OPERATOR_URL")]
     operator_url: Option<String>,
+    /// File with a token for that URL, for the audience kubesvc, where REST wants its callers known.
+    #[arg(long, global = true, value_name = "FILE", env = "KUBESVC_OPERATOR_TOKEN_FILE")]
+    operator_token_file: Option<PathBuf>,
     /// Namespace of the Service kubesvc-operator. Default: --namespace, then the namespace of the context.
     #[arg(long, global = true, value_name = "NS", env = "KUBESVC_OPERATOR_NAMESPACE")]
     operator_namespace: Option<String>,
 }
 
 impl OperatorArguments {
+    /// Whether the caller says where the operator is.
+    pub(super) fn are_given(&self) -> bool {
+        self.operator_url.as_ref().is_some_and(|url| !url.is_empty()) || self.operator_namespace.is_some()
+    }
+
     /// The namespace that is given.
     pub(super) fn namespace(&self) -> Option<&str> {
         self.operator_namespace.as_deref()
@@ -76,7 +85,7 @@ impl OperatorClient {
         // Fails only if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         if let Some(url) = arguments.operator_url.as_ref().filter(|url| !url.is_empty()) {
-            return Self::at_url(url);
+            return Self::at_url(url, arguments.operator_token_file.as_deref());
         }
         let session = ApiSession::open(scope).await?;
         let namespaces = match &arguments.operator_namespace {
@@ -95,7 +104,7 @@ impl OperatorClient {
         })
     }
 
-    fn at_url(url: &str) -> Result<Self, CommandError> {
+    fn at_url(url: &str, token_file: Option<&Path>) -> Result<Self, CommandError> {
         let wrong = |why: &dyn std::fmt::Display| {
             CommandError::Usage(format!("--operator-url {url:?}: {why}; write it as http://HOST:PORT"))
         };
@@ -110,6 +119,7 @@ impl OperatorClient {
         let root = http::Uri::from_parts(parts).map_err(|error| wrong(&error))?;
         let mut config = Config::new(root);
         config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.auth_info.token_file = token_file.map(|file| file.display().to_string());
         let client = Client::try_from(config).map_err(|error| wrong(&chain(&error)))?;
         Ok(Self { client, at: OperatorAddress::Url { url: url.to_owned(), path } })
     }
@@ -195,6 +205,10 @@ impl OperatorClient {
             (404, true) if message.contains("no call has this path") => {
                 format!("the operator at {at} is older than this command; use the plugin of its version")
             }
+            (401, true) => format!(
+                "the operator wants its callers known: use the API of accounts (docs/api.md), or give --operator-url with \
+                 --operator-token-file, a token for the audience kubesvc ({message})"
+            ),
             (_, true) => format!("the operator says: {message} ({status})"),
             (401, false) => format!("{at} does not accept your credential (401); log in again"),
             (403, false) => format!(
@@ -296,9 +310,9 @@ mod tests {
     #[tokio::test]
     async fn a_url_must_be_one() {
         for url in ["localhost:7002", "ftp://x", "", " "] {
-            assert!(matches!(OperatorClient::at_url(url), Err(CommandError::Usage(_))), "{url:?}");
+            assert!(matches!(OperatorClient::at_url(url, None), Err(CommandError::Usage(_))), "{url:?}");
         }
-        assert!(OperatorClient::at_url("http://localhost:7002").is_ok());
-        assert!(OperatorClient::at_url("https://kubesvc.example.com/operator/").is_ok());
+        assert!(OperatorClient::at_url("http://localhost:7002", None).is_ok());
+        assert!(OperatorClient::at_url("https://kubesvc.example.com/operator/", None).is_ok());
     }
 }

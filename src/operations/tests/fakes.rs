@@ -387,5 +387,6 @@ pub(crate) fn settings() -> OperationSettings {
         purge: "0 0 0 * * 0".parse().expect("a schedule"),
         max_rows: 100,
         max_result_label: 255,
+        hides_accounts: false,
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::YEAR;
 use super::custom_resources::CUSTOM_RESOURCES;
+use crate::account_caches::{AccountDefaults, RuntimeSettings};
 use crate::hub::BodyFormat;
-use crate::rest::{AccountDefaults, RuntimeSettings};
 use kubesvc_core::cache::classes::KindClasses;
 use kubesvc_core::cache::findings::{Finding, Setting};
 use kubesvc_core::cache::rules::{self, OperatorRules};

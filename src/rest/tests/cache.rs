@@ -68,7 +68,8 @@ async fn an_account_whose_elected_agent_is_gone_is_not_synced() {
     const LISTED: &str = "/agents/kubernetes/accounts/listed/cache";
     let mut state = state(&["listed"]);
     for (connected, is_synced) in [("agent-1", true), ("agent-2", false)] {
-        state.ports.connected_agents = Arc::new(Holding(connected));
+        let connected_agents = Arc::new(Holding(connected));
+        state.ports.caches = Arc::new(AccountCaches { connected_agents, ..no_caches() });
         let cache = get(&state, LISTED).await.json();
         assert_eq!((&cache["agentId"], &cache["synced"]), (&json!("agent-1"), &json!(is_synced)));
     }

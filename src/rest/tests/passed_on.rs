@@ -559,3 +559,40 @@ async fn with_the_interceptor_off_nothing_follows() {
     assert_eq!((answer.status, result(&answer).as_str()), (200, ""));
     assert!(rest.account("prod").is_none());
 }
+
+#[tokio::test]
+async fn what_callers_show_to_kubesvc_stays_here_and_users_are_passed_on_for_those_who_may_name_them() {
+    for (mode, denied, authorization, user) in [
+        (RestAuthMode::Off, Some("assert"), true, true),
+        (RestAuthMode::Log, Some("assert"), false, true),
+        (RestAuthMode::Enforce, Some("assert"), false, false),
+        (RestAuthMode::Enforce, None, false, true),
+    ] {
+        let mut rest = Rest::beside(STORED).await;
+        let access = Arc::<ScriptedAccess>::default();
+        access.denied.lock().extend(denied);
+        let rules = CallerRules {
+            mode,
+            access,
+            audit: AuditLog::to(io::sink()),
+            metrics: RestAccessMetrics::default(),
+            accounts_namespace: "ns".to_owned(),
+            log_limit: LogRateLimit::default(),
+        };
+        rest.state.callers = Arc::new(rules);
+        let request = Request::get("/credentials")
+            .header("authorization", "Bearer ann")
+            .header("x-spinnaker-user", "bob")
+            .header("x-spinnaker-accounts", "a");
+        let answer = send(router(rest.state.clone()), request.body(Body::empty()).expect("a request")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        let asked = rest.clouddriver.asked.lock().join("").to_lowercase();
+        for (header, is_sent) in [
+            ("authorization: bearer ann", authorization),
+            ("x-spinnaker-user: bob", user),
+            ("x-spinnaker-accounts: a", user),
+        ] {
+            assert_eq!(asked.contains(header), is_sent, "{mode:?} {denied:?} {header}: {asked}");
+        }
+    }
+}

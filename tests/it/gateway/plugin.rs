@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::place::{ACCOUNT, Place, kubectl};
-use crate::world::MAX_WAIT;
+use crate::world::{MAX_WAIT, World};
 use kubesvc_testkit::controlplane::kubectl_path;
 use kubesvc_testkit::kubectl::{self as program, Output};
 use kubesvc_testkit::must;
@@ -104,4 +104,38 @@ async fn people_use_an_account_by_the_plugin() {
     assert!(refused.code == Some(1) && refused.stderr.contains("Forbidden"), "{refused:?}");
     let refused = plugin(&place, &bob, &["operations", ACCOUNT]).await;
     assert!(refused.code == Some(1) && refused.stderr.contains("accounts/proxy"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_see_what_is_cached_with_their_own_rights_while_rest_is_closed_to_them() {
+    let enforcing = World::prepare().setting("kubesvc.rest.auth.mode", "enforce");
+    let place = Place::of(enforcing, true, "info").await;
+    let rules = |resource: &str| {
+        format!(
+            r#"[{{"apiGroups": ["proxy.kubesvc.io"], "resources": ["{resource}"], "verbs": ["get"]}},
+                {{"apiGroups": ["kubesvc.io"], "resources": ["kubesvcaccounts", "kubesvcagents"], "verbs": ["get", "list"]}}]"#
+        )
+    };
+    let ann = person(&place, "ann", &rules("accounts/cache")).await;
+    let shown = eventually("what is cached, as ann", MAX_WAIT, async || {
+        let shown = plugin(&place, &ann, &["cache", ACCOUNT, "-o", "json"]).await.ok()?;
+        let cache: Value = serde_json::from_str(&shown).map_err(|error| error.to_string())?;
+        if cache["agentId"].is_string() { Ok(cache) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(shown["account"], ACCOUNT);
+    let unknown = plugin(&place, &ann, &["cache", ACCOUNT, "bananas"]).await;
+    assert!(unknown.code == Some(1) && unknown.stderr.contains("caches no kind"), "{unknown:?}");
+    let why = must(plugin(&place, &ann, &["why", ACCOUNT, "-o", "json"]).await.ok());
+    let why: Value = must(serde_json::from_str(&why).map_err(|error| error.to_string()));
+    let summary = why["cachedObjects"]["summary"].as_str().unwrap_or_default();
+    assert!(!summary.is_empty() && !summary.contains("not known"), "{why}");
+
+    let bob = person(&place, "bob", &rules("accounts/operations")).await;
+    let refused = eventually("accounts that bob sees", MAX_WAIT, async || {
+        let refused = plugin(&place, &bob, &["cache", ACCOUNT]).await;
+        if refused.stderr.contains("kubesvcaccounts") { Err(refused.stderr) } else { Ok(refused) }
+    })
+    .await;
+    assert!(refused.code == Some(1) && refused.stderr.contains("accounts/cache"), "{refused:?}");
 }

@@ -4,6 +4,7 @@ use kubesvc_core::age;
 use kubesvc_runtime::terminal::{self, Fields, Format, Table, format, text};
 use serde_json::Value;
 
+use crate::account_api::{self, AccountPaths};
 use crate::api_session::ApiSession;
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::operator_client::{OperatorArguments, OperatorClient, encoded};
@@ -80,14 +81,10 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> R
     }
     let wanted = arguments.object.as_deref().map(WantedObject::read).transpose()?;
     let query = wanted.as_ref().map(|wanted| wanted.query(scope)).unwrap_or_default();
-    let operator = OperatorClient::open(scope, &arguments.operator).await?;
     let name = bare(&arguments.name);
-    let cache = match operator.json(&path(name, &query)).await {
-        Ok(cache) => cache,
-        Err(refused) => {
-            let Some(other) = spinnaker_name(scope, name, &refused).await else { return Err(refused) };
-            operator.json(&path(&other, &query)).await?
-        }
+    let cache = match by_account_api(scope, &arguments.operator, name, &query).await? {
+        Some(cache) => cache,
+        None => by_rest(scope, &arguments.operator, name, &query).await?,
     };
     let is_wide = arguments.output == Some(Format::Wide);
     let printed = match arguments.output {
@@ -98,6 +95,48 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &CacheArguments) -> R
     };
     terminal::print(&printed)?;
     Ok(())
+}
+
+/// Asks the API of accounts, with the caller's own rights; `None` if it is not there, or the caller says where REST is.
+pub(super) async fn by_account_api(
+    scope: &ScopeArguments,
+    operator: &OperatorArguments,
+    name: &str,
+    query: &str,
+) -> Result<Option<Value>, CommandError> {
+    if operator.are_given() {
+        return Ok(None);
+    }
+    let session = ApiSession::open_without_retries(scope).await?;
+    if !account_api::is_served(&session).await? {
+        return Ok(None);
+    }
+    // With -n an object of the cluster is looked for: the account may be in the context's namespace.
+    let found = match session.one_account(name).await {
+        Err(missing) if scope.namespace.is_some() => {
+            let unscoped = ScopeArguments { namespace: None, ..scope.clone() };
+            let of_context = ApiSession::open_without_retries(&unscoped).await?;
+            of_context.one_account(name).await.map_err(|_| missing)?
+        }
+        found => found?,
+    };
+    account_api::read_cache(&session, &AccountPaths::of(&found), query).await
+}
+
+async fn by_rest(
+    scope: &ScopeArguments,
+    operator: &OperatorArguments,
+    name: &str,
+    query: &str,
+) -> Result<Value, CommandError> {
+    let operator = OperatorClient::open(scope, operator).await?;
+    match operator.json(&path(name, query)).await {
+        Ok(cache) => Ok(cache),
+        Err(refused) => {
+            let Some(other) = spinnaker_name(scope, name, &refused).await else { return Err(refused) };
+            operator.json(&path(&other, query)).await
+        }
+    }
 }
 
 /// The call that shows what is cached of an account.

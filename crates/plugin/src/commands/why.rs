@@ -59,7 +59,8 @@ pub(crate) async fn run(scope: &ScopeArguments, arguments: &WhyArguments) -> Res
     let mut explanation = explain(&item.account, agents.as_deref(), now);
     let cached_objects = match explanation.state {
         State::Active => {
-            Some(CachedObjects::ask(scope, &arguments.operator, &explanation.account_name).await)
+            let names = (item.name(), explanation.account_name.as_str());
+            Some(CachedObjects::ask(scope, &arguments.operator, names).await)
         }
         _ => None,
     };

@@ -8,8 +8,8 @@ use kubesvc_core::cache::synthetic::SYNTHETIC_VERSION;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::arguments::ScopeArguments;
-use crate::commands::cache::account_cache_path;
+use crate::arguments::{CommandError, ScopeArguments};
+use crate::commands::cache::{account_cache_path, by_account_api};
 use crate::operator_client::{OperatorArguments, OperatorClient};
 
 /// Time limit for the operator's answer: the rest of `why` needs none.
@@ -32,16 +32,23 @@ pub(super) struct CachedObjects {
 
 impl CachedObjects {
     /// Asks the operator about an account.
-    pub(super) async fn ask(scope: &ScopeArguments, operator: &OperatorArguments, account: &str) -> Self {
+    pub(super) async fn ask(
+        scope: &ScopeArguments,
+        operator: &OperatorArguments,
+        (object, account): (&str, &str),
+    ) -> Self {
         let asked = async {
+            if let Some(cache) = by_account_api(scope, operator, object, "").await? {
+                return Ok(cache);
+            }
             let operator = OperatorClient::open(scope, operator).await?;
             operator.json(&account_cache_path(account)).await
         };
         match tokio::time::timeout(MAX_WAIT, asked).await {
-            Ok(Ok(cache)) => Self::read(&cache),
+            Ok(Ok::<_, CommandError>(cache)) => Self::read(&cache),
             Ok(Err(_)) | Err(_) => Self {
                 up_to_date: None,
-                summary: "not known: the operator's REST API cannot be asked from here".to_owned(),
+                summary: "not known: the operator cannot be asked from here".to_owned(),
             },
         }
     }

@@ -16,7 +16,7 @@ use kubesvc_store::{ScopeState, StoredScope};
 /// Why an object has no row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(super) enum MissingReason {
+pub enum MissingReason {
     /// A setting leaves out its kind or its namespace, or no row can be made of it.
     LeftOut,
     /// No agent streams the account's objects.
