@@ -170,13 +170,13 @@ impl Site {
             format!("  clouddriver: {{sources: [{{name: file, type: file, paths: ['{path}']}}]}}\n")
         });
         format!(
-            "server: {{address: {address}, port: {rest}}}
+            "server: {{address: {address}, port: {rest}, limits: {{exempt: ['0.0.0.0/0', '::/0']}}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}, security: {security}}}}}
   replicas: {{port: {calls}}}
   database: {{url: '{database}'}}
   dynamicAccounts: {{orphanGraceSeconds: {grace}}}
-  # No limit of its own: what is measured is how fast it can be.
+  # No limit of its own, and none of callers: what is measured is how fast it can be.
   kubernetes: {{qps: 0, registrationQps: 0}}
   cache: {cache}
 {gateway}{source}logging: {{level: info, format: json}}

@@ -45,7 +45,7 @@ struct CallOfCaller {
 }
 
 /// What a review says.
-pub(super) enum Verdict {
+pub(super) enum ReviewAnswer {
     Allowed,
     Denied(AccessError),
     Unknown(AccessError),
@@ -139,13 +139,15 @@ impl RestCaller {
         Some((rules, self.0.principal.as_ref()?))
     }
 
-    pub(super) async fn review(&self, access: &RequestedAccess) -> Verdict {
+    pub(super) async fn review(&self, access: &RequestedAccess) -> ReviewAnswer {
         self.needs_no_right();
-        let Some((rules, principal)) = self.checked() else { return Verdict::Allowed };
+        let Some((rules, principal)) = self.checked() else { return ReviewAnswer::Allowed };
         match rules.access.authorize(principal, access).await {
-            Ok(()) => Verdict::Allowed,
-            Err(error @ (AccessError::Denied(_) | AccessError::Unauthenticated(_))) => Verdict::Denied(error),
-            Err(error @ (AccessError::Unavailable(_) | AccessError::Busy)) => Verdict::Unknown(error),
+            Ok(()) => ReviewAnswer::Allowed,
+            Err(error @ (AccessError::Denied(_) | AccessError::Unauthenticated(_))) => {
+                ReviewAnswer::Denied(error)
+            }
+            Err(error @ (AccessError::Unavailable(_) | AccessError::Busy)) => ReviewAnswer::Unknown(error),
         }
     }
 
@@ -198,9 +200,9 @@ impl RestCaller {
     /// 403 with the verb and the resource, or 503.
     pub(super) async fn require(&self, access: &RequestedAccess) -> Result<(), RestError> {
         match self.review(access).await {
-            Verdict::Allowed => Ok(()),
-            Verdict::Denied(error) => self.refuse(access, "denied", &error),
-            Verdict::Unknown(error) => self.refuse(access, "access_unavailable", &error),
+            ReviewAnswer::Allowed => Ok(()),
+            ReviewAnswer::Denied(error) => self.refuse(access, "denied", &error),
+            ReviewAnswer::Unknown(error) => self.refuse(access, "access_unavailable", &error),
         }
     }
 
@@ -223,20 +225,20 @@ impl RestCaller {
                 .is_ok());
         }
         let denied = match self.review(&wanted).await {
-            Verdict::Allowed => return Ok(true),
-            Verdict::Denied(error) => error,
-            Verdict::Unknown(error) => {
+            ReviewAnswer::Allowed => return Ok(true),
+            ReviewAnswer::Denied(error) => error,
+            ReviewAnswer::Unknown(error) => {
                 return self.refuse(&wanted, "access_unavailable", &error).map(|()| true);
             }
         };
         let read = on_account(account, "get", AccessResource::Accounts);
         if wanted != read {
             match self.review(&read).await {
-                Verdict::Allowed => return self.refuse(&wanted, "denied", &denied).map(|()| true),
-                Verdict::Unknown(error) => {
+                ReviewAnswer::Allowed => return self.refuse(&wanted, "denied", &denied).map(|()| true),
+                ReviewAnswer::Unknown(error) => {
                     return self.refuse(&read, "access_unavailable", &error).map(|()| true);
                 }
-                Verdict::Denied(_) => {}
+                ReviewAnswer::Denied(_) => {}
             }
         }
         Ok(self.refuse(&wanted, "hidden", &denied).is_ok())

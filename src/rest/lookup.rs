@@ -104,7 +104,7 @@ pub(super) struct FoundAccount {
 
 /// What exists under an account name, whoever asks.
 #[derive(Default)]
-struct FoundObjects {
+struct ObjectsOfName {
     account: Option<KubesvcAccount>,
     in_the_way: Option<KubesvcAccount>,
     /// An account of another installation, and that.
@@ -147,7 +147,7 @@ impl RestState {
         resource: AccessResource,
     ) -> Result<FoundAccount, RestError> {
         caller.needs_no_right();
-        let FoundObjects { account, in_the_way, foreign } = self.look_up(name).await?;
+        let ObjectsOfName { account, in_the_way, foreign } = self.look_up(name).await?;
         let hidden = FoundAccount { is_hidden: true, ..FoundAccount::default() };
         if let Some((account, operator)) = foreign {
             let sees = caller.sees(&account, verb, resource).await?;
@@ -175,14 +175,14 @@ impl RestState {
 
     /// Looks at the derived object name, then wherever the index has seen the name. An object with another account name does
     /// not match.
-    async fn look_up(&self, name: &str) -> Result<FoundObjects, RestError> {
+    async fn look_up(&self, name: &str) -> Result<ObjectsOfName, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
             name: object_names::object_name(name),
         };
         let mut keys = vec![derived];
         keys.extend(self.accounts.by_account_name(name).iter().map(|account| AccountKey::of(account)));
-        let mut found = FoundObjects::default();
+        let mut found = ObjectsOfName::default();
         for (index, key) in keys.iter().enumerate() {
             if keys[..index].contains(key) {
                 continue;
@@ -191,7 +191,7 @@ impl RestState {
                 Some(account) if account.account_name() == name => {
                     if let Some(operator) = self.accounts.foreign_operator(&account) {
                         let operator = operator.to_owned();
-                        return Ok(FoundObjects { foreign: Some((account, operator)), ..found });
+                        return Ok(ObjectsOfName { foreign: Some((account, operator)), ..found });
                     }
                     found.consider(account, self.accounts.precedence());
                 }
@@ -229,7 +229,7 @@ impl RestState {
     }
 }
 
-impl FoundObjects {
+impl ObjectsOfName {
     /// Keeps the account that takes precedence for the name.
     fn consider(&mut self, account: KubesvcAccount, precedence: Precedence) {
         if self.account.as_ref().is_none_or(|known| precedence.takes_precedence(&account, known)) {

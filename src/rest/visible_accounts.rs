@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
 
 use super::caller_rules::RestAuthMode;
-use super::callers::{RestCaller, Verdict, namespace_of, on_account};
+use super::callers::{RestCaller, ReviewAnswer, namespace_of, on_account};
 use super::error::RestError;
 use crate::access::{AccessError, AccessResource, RequestedAccess};
 use kubesvc_core::KubesvcAccount;
@@ -95,9 +95,9 @@ impl RestCaller {
     async fn is_allowed(&self, access: Option<RequestedAccess>) -> Result<bool, RefusedList> {
         let Some(access) = access else { return Ok(true) };
         match self.review(&access).await {
-            Verdict::Allowed => Ok(true),
-            Verdict::Denied(_) => Ok(false),
-            Verdict::Unknown(error) => Err((access, error, "access_unavailable")),
+            ReviewAnswer::Allowed => Ok(true),
+            ReviewAnswer::Denied(_) => Ok(false),
+            ReviewAnswer::Unknown(error) => Err((access, error, "access_unavailable")),
         }
     }
 }
