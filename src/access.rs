@@ -26,6 +26,7 @@ use std::fmt;
 use async_trait::async_trait;
 use http::{HeaderMap, StatusCode};
 
+pub(crate) use answers::{AnswerCache, NotGranted};
 pub use callers::{CallerCounts, ShortRequest, TooManyOfCaller};
 pub use certificate_users::{CertificateUser, CertificateUsers, ShownCertificate};
 pub use heads::{HeldHead, TooManyHeads, UnknownHeads, compact, head_bytes};

@@ -53,6 +53,7 @@ use tracing::{info, warn};
 
 pub use account_objects::AccountObjects;
 pub use agent_admission::queue::AdmissionClass;
+pub use agent_status::identity_conditions::{IdentityObjects, KubeIdentityObjects};
 pub use agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, Registration, RegistrationError, SessionRef,
 };
@@ -60,19 +61,22 @@ pub use caching::{BodyFormat, CachePorts, CachingRuleSource, CachingSettings, Ro
 pub use metrics::HubMetrics;
 pub use own_certificate::{HUB_SECRET, HubCertificate};
 pub use settings::{
-    AbsentAgentSettings, AdmissionSettings, HubSettings, ListenerSettings, Pings, SessionSettings,
-    StaticAccountSettings,
+    AbsentAgentSettings, AdmissionSettings, HubSettings, IdentityMode, ListenerSettings, Pings,
+    SessionSettings, StaticAccountSettings,
 };
 pub use table_writers::assignments::AssignmentChecks;
 
+use crate::agent_tokens::AgentTokens;
 use crate::connected_agents::{LeaderClock, ReplicaRequests};
-use crate::informers::{AccountIndex, AgentIndex};
+use crate::informers::{AccountIndex, AgentIndex, IdentityIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::CredentialSource;
 use agent_admission::handshake::AgentStreams;
+use agent_admission::identification::{self, Identification};
 use agent_admission::listener::{self, ConnectionPolicy};
 use agent_admission::subject_check::SubjectCheck;
 use agent_admission::{Admission, draining, server};
+use agent_status::identity_conditions::{self, IdentityConditions};
 use agent_status::{AgentStatusWakes, AgentStatusWriter};
 use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
 use caching::Caching;
@@ -134,6 +138,19 @@ pub struct HubPorts {
     pub leadership: Arc<Leadership>,
     /// Liveness of the other replicas.
     pub replicas: Arc<Replicas>,
+    /// Identifies agents; absent: nobody is asked for an identity.
+    pub identities: Option<AgentIdentities>,
+}
+
+/// By what agents are identified, and whether that decides.
+#[derive(Clone)]
+pub struct AgentIdentities {
+    pub mode: IdentityMode,
+    pub index: Arc<IdentityIndex>,
+    /// Verifies their tokens.
+    pub tokens: Arc<dyn AgentTokens>,
+    /// Writes the conditions of KubesvcIdentities.
+    pub objects: Arc<dyn IdentityObjects>,
 }
 
 /// The hub of one replica: composes the parts and runs their tasks.
@@ -147,6 +164,9 @@ pub struct Hub {
     caching: Option<Arc<Caching>>,
     requests: Arc<Requests>,
     streams: Arc<AgentStreams>,
+    identification: Arc<Identification>,
+    identities: Option<AgentIdentities>,
+    identity_conditions: Arc<IdentityConditions>,
 }
 
 impl Hub {
@@ -212,6 +232,13 @@ impl Hub {
             Arc::clone(&admission.draining),
             Arc::clone(&ports.account_objects),
         ));
+        let identity_conditions = Arc::<IdentityConditions>::default();
+        let identification = Identification::new(
+            Arc::clone(&context),
+            Arc::clone(&sessions),
+            Arc::clone(&identity_conditions),
+            ports.identities.clone(),
+        );
         let parts = Arc::new(SessionParts {
             context: Arc::clone(&context),
             sessions: Arc::clone(&sessions),
@@ -221,12 +248,14 @@ impl Hub {
             zone_probes: Arc::clone(&zone_probes),
             static_accounts,
             tables: Arc::clone(&tables),
+            identification: Arc::clone(&identification),
         });
         let streams = Arc::new(AgentStreams {
             admission: Arc::clone(&admission),
             parts,
             caching: caching.clone(),
             requests: Arc::clone(&requests),
+            identification: Arc::clone(&identification),
         });
         Arc::new(Self {
             context,
@@ -238,6 +267,9 @@ impl Hub {
             caching,
             requests,
             streams,
+            identification,
+            identities: ports.identities,
+            identity_conditions,
         })
     }
 
@@ -316,6 +348,12 @@ impl Hub {
             caching::start(background, caching);
         }
         requests::start(background, &self.requests);
+        identification::start(background, &self.identification);
+        if let Some(AgentIdentities { index, objects, .. }) = &self.identities {
+            let (conditions, index, objects) =
+                (&self.identity_conditions, Arc::clone(index), Arc::clone(objects));
+            identity_conditions::start(background, conditions, index, objects);
+        }
     }
 }
 
@@ -352,7 +390,10 @@ impl BoundHub {
         let policy = Arc::new(ConnectionPolicy::new(context, close.clone()));
         // Before KubesvcAgents are listed, every agent would look unapproved.
         let seen = Arc::clone(&context.agent_index);
-        let listed = async move { seen.synced().await };
+        let identification = Arc::clone(&hub.identification);
+        let listed = async move {
+            tokio::join!(seen.synced(), identification.known());
+        };
         let incoming = ReceiverStream::new(listener::accept(self.listener, policy, listed, shut.clone()));
         // If a task ends before `stop`, all are stopped.
         let background = BackgroundTasks::new(context.tasks.clone(), stop.clone(), registry);

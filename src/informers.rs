@@ -1,9 +1,10 @@
-//! KubesvcAccounts and KubesvcAgents as this process last saw or wrote them: one index for each kind, fed by
+//! KubesvcAccounts, KubesvcAgents and KubesvcIdentities as this process last saw or wrote them: one index for each kind, fed by
 //! a watch. Of labelled Secrets, only the changes are passed on.
 
 mod account_watch;
 mod accounts;
 mod agents;
+mod identities;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub use account_watch::watch_accounts;
 pub use accounts::{AccountIndex, AccountKey, ForeignAccount};
 pub use agents::{AgentIndex, read_agents, version_of, watch_agents};
+pub use identities::{IdentityIndex, watch_identities};
 
 use kubesvc_core::WATCH_LABEL;
 use kubesvc_core::owned_secret::may_be_outdated;

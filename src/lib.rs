@@ -10,12 +10,13 @@
 //! | siblings | `controller`, `gateway`, `hub`, `migration`, `registration`, `replica_port`, `rest` |
 //! | services | `account_caches`, `operations`, `source_accounts` |
 //! | requests | `request_routing` |
-//! | ports and adapters | `access`, `certificates`, `clouddriver`, `connected_agents`, `credentials_sources`, `peers`, `leases`, `informers`, `secrets` |
+//! | ports and adapters | `access`, `agent_tokens`, `certificates`, `clouddriver`, `connected_agents`, `credentials_sources`, `peers`, `leases`, `informers`, `secrets` |
 //!
 //! Below them are the packages in `crates/`, whose manifests say which of them uses which.
 
 mod access;
 mod account_caches;
+mod agent_tokens;
 mod certificates;
 mod clouddriver;
 mod connected_agents;
@@ -36,6 +37,10 @@ mod rest;
 mod secrets;
 mod source_accounts;
 
+pub use agent_tokens::{
+    ALGORITHMS, AUDIENCE, AgentTokens, BearerSettings, BearerSetupError, BearerTokens, IssuerSettings,
+    KeyLocation, KeySourceError, MIN_STATIC_TOKEN_BYTES, TokenError, TokenSecretNames,
+};
 pub use certificates::{Authority, LeafRequest, dns_names_in_der};
 pub use credentials_sources::{
     CredentialsSource, CredentialsSources, FileError, NeededSources, ObjectKind, SourcePlace,

@@ -1,5 +1,6 @@
 //! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
+mod agent_identities;
 mod cache_sweeps;
 mod caching_adapter;
 mod certificate_metrics;
@@ -27,6 +28,7 @@ use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
 
+use crate::agent_tokens::BearerSetupError;
 use crate::clouddriver::ClientError;
 use crate::hub::HubError;
 use crate::peers::JoinPeersError;
@@ -87,6 +89,9 @@ enum OperatorError {
     /// Files of the settings cannot be used.
     #[error("`{setting}` cannot be honoured")]
     TlsFiles { setting: String, source: Box<TlsFilesError> },
+    /// A file that says whose tokens are accepted cannot be used.
+    #[error(transparent)]
+    AgentTokens(#[from] BearerSetupError),
     /// The file for audit lines cannot be used.
     #[error("`kubesvc.audit.output` cannot be honoured: {}", path.display())]
     AuditOutput { path: PathBuf, source: io::Error },
@@ -108,7 +113,7 @@ enum OperatorError {
 impl OperatorError {
     /// Whether the settings are wrong, and nothing else.
     fn is_about_settings(&self) -> bool {
-        matches!(self, Self::TlsFiles { .. } | Self::AuditOutput { .. })
+        matches!(self, Self::TlsFiles { .. } | Self::AgentTokens(_) | Self::AuditOutput { .. })
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn number(name: &str, default: usize, allowed: RangeInclusive<usize>)
 }
 
 /// Names of all benchmarks, of this program and of the others: `make bench` runs all with the same selection.
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "p1",
     "p2",
     "p9",
@@ -28,6 +28,7 @@ const NAMES: [&str; 20] = [
     "crowd",
     "replicas",
     "migration",
+    "tls",
     "p3",
     "p8",
     "p4",

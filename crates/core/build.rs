@@ -8,7 +8,8 @@ const PROTOS: [&str; 4] = ["common.proto", "ops.proto", "events.proto", "operati
 /// What the text form of operations is read by.
 const DESCRIBED: &str = "operations.proto";
 /// Messages that may hold a credential; their `Debug` is written by hand and shows none.
-const SECRET: [&str; 3] = [".ops.AccountSpec", ".ops.AccountSpec.credential", ".operations.Manifest"];
+const SECRET: [&str; 4] =
+    [".ops.AccountSpec", ".ops.AccountSpec.credential", ".ops.Reauthenticate", ".operations.Manifest"];
 /// Messages of requests, with what users send and clusters answer; their `Debug` is written by hand and shows none of it.
 const CARRIED: [&str; 3] = [".ops.Open", ".ops.Header", ".ops.Data"];
 /// Bytes that are passed on without a copy.

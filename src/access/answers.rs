@@ -1,4 +1,4 @@
-//! Answers of the API server about callers, kept for some seconds.
+//! Answers to questions about callers and agents, kept for some seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,50 +9,70 @@ use tokio::time::Instant;
 
 use super::AccessError;
 
-/// How long a yes is kept.
-pub(super) const YES_LIFETIME: Duration = Duration::from_secs(10);
+/// How long a yes is kept, unless the cache is made for another time.
+const YES_LIFETIME: Duration = Duration::from_secs(10);
 /// How long a no is kept.
-pub(super) const NO_LIFETIME: Duration = Duration::from_secs(1);
+const NO_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of answers of each kind; those used least go first.
 const MAX_ANSWERS: u64 = 20_000;
 
 /// Digest of a question. A token is never a key itself.
-pub(super) type QuestionDigest = [u8; 32];
+pub(crate) type QuestionDigest = [u8; 32];
+
+/// Why a question has no yes.
+pub(crate) trait NotGranted: Clone + Send + Sync + 'static {
+    /// Whether that is an answer. That nobody could be asked is none.
+    fn is_answer(&self) -> bool;
+}
+
+impl NotGranted for AccessError {
+    fn is_answer(&self) -> bool {
+        !matches!(self, Self::Unavailable(_) | Self::Busy)
+    }
+}
 
 /// An answer, and when it came.
-type CachedAnswer<T> = OnceCell<(Result<T, AccessError>, Instant)>;
+type CachedAnswer<T, E> = OnceCell<(Result<T, E>, Instant)>;
 
-/// Answers by the digest of their question. Concurrent callers with one question ask once. That nobody could be asked is
-/// no answer, and is not kept.
-pub(super) struct AnswerCache<T>(Cache<QuestionDigest, Arc<CachedAnswer<T>>>);
+/// Answers by the digest of their question. Concurrent callers with one question ask once. Failures to ask are not cached.
+pub(crate) struct AnswerCache<T, E = AccessError> {
+    answers: Cache<QuestionDigest, Arc<CachedAnswer<T, E>>>,
+    yes_lifetime: Duration,
+}
 
-impl<T: Clone + Send + Sync + 'static> AnswerCache<T> {
-    pub(super) fn new() -> Self {
-        Self(Cache::builder().max_capacity(MAX_ANSWERS).time_to_live(YES_LIFETIME * 2).build())
+impl<T: Clone + Send + Sync + 'static, E: NotGranted> AnswerCache<T, E> {
+    pub(crate) fn new() -> Self {
+        Self::keeping(YES_LIFETIME)
+    }
+
+    /// A cache that keeps a yes for this time.
+    pub(crate) fn keeping(yes_lifetime: Duration) -> Self {
+        let answers = Cache::builder().max_capacity(MAX_ANSWERS).time_to_live(yes_lifetime * 2).build();
+        Self { answers, yes_lifetime }
     }
 
     /// Returns the answer that is kept, or asks.
-    pub(super) async fn get(
+    pub(crate) async fn get(
         &self,
         question: QuestionDigest,
-        ask: impl Future<Output = Result<T, AccessError>> + Send,
-    ) -> Result<T, AccessError> {
-        if let Some(kept) = self.0.get(&question)
-            && kept.get().is_some_and(|(answer, at)| is_outdated(answer, *at))
+        ask: impl Future<Output = Result<T, E>> + Send,
+    ) -> Result<T, E> {
+        if let Some(kept) = self.answers.get(&question)
+            && kept.get().is_some_and(|(answer, at)| self.is_outdated(answer, *at))
         {
-            self.0.invalidate(&question);
+            self.answers.invalidate(&question);
         }
-        let kept = self.0.get_with(question, Arc::default);
+        let kept = self.answers.get_with(question, Arc::default);
         let asked = async {
             match ask.await {
-                Err(unavailable @ (AccessError::Unavailable(_) | AccessError::Busy)) => Err(unavailable),
+                Err(error) if !error.is_answer() => Err(error),
                 answer => Ok((answer, Instant::now())),
             }
         };
         kept.get_or_try_init(|| asked).await?.0.clone()
     }
-}
 
-fn is_outdated<T>(answer: &Result<T, AccessError>, at: Instant) -> bool {
-    at.elapsed() >= if answer.is_ok() { YES_LIFETIME } else { NO_LIFETIME }
+    fn is_outdated(&self, answer: &Result<T, E>, at: Instant) -> bool {
+        at.elapsed() >= if answer.is_ok() { self.yes_lifetime } else { NO_LIFETIME }
+    }
 }

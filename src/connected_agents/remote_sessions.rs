@@ -126,7 +126,8 @@ impl RemoteSessions {
             for name in names {
                 // The reports of an agent that was never approved do not count, and nothing waits for it.
                 let agent = self.agents.get(&name);
-                let agent = agent.filter(|agent| !self.is_here(agent) && agent.was_approved());
+                let agent =
+                    agent.filter(|agent| !self.is_here(agent) && agent.was_approved() && !agent.is_revoked());
                 let connected = agent.as_deref().is_some_and(|agent| self.is_connected(agent));
                 let ending = agent.as_deref().map(|agent| self.ending(agent)).unwrap_or_default();
                 let change = members.put(&name, agent, (connected, ending), self.ticks.now());
@@ -279,12 +280,12 @@ impl RemoteAgentEntry {
     }
 
     fn may_be_given(&self) -> bool {
-        self.agent.spec.approved && self.presence == Presence::Connected
+        self.agent.may_offer() && self.presence == Presence::Connected
     }
 
     /// The properties that matter to every account of the zone.
     fn standing(&self) -> (Presence, bool, Option<&SessionId>, [Option<&Vec<String>>; 2]) {
-        (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
+        (self.presence, self.agent.is_approved(), session_of(&self.agent), lists(&self.agent))
     }
 
     fn change_from(&self, before: Option<&Self>) -> AgentChange {
@@ -305,7 +306,7 @@ impl RemoteAgentEntry {
         SessionFact {
             agent_id: self.agent.spec.agent_id.clone(),
             zone: self.agent.spec.zone_id.clone(),
-            approved: self.agent.spec.approved,
+            approved: self.agent.is_approved(),
             presence: self.presence,
             process: AgentProcess {
                 boot_id: boot_of(&self.agent).cloned().unwrap_or_default(),

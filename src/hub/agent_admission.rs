@@ -6,6 +6,7 @@
 //! | `new_connection` | the first steps of a connection: TLS handshake, detection of its protocol |
 //! | `protocol` | what a connection speaks, by its first bytes |
 //! | `live_clients` | certificates of clients, verified again when the trust in them changes |
+//! | [`identification`] | who the agents are by their credentials, and whether they still are |
 //! | `connection` | the transport of a connection, as tonic gets it |
 //! | [`server`] | the gRPC services and their HTTP/2 limits |
 //! | [`hello`] | validation of the first frame; pure |
@@ -22,6 +23,7 @@ mod connection;
 pub(super) mod draining;
 pub(super) mod handshake;
 pub(super) mod hello;
+pub(super) mod identification;
 pub(super) mod listener;
 pub(super) mod live_clients;
 mod new_connection;
@@ -129,8 +131,13 @@ impl Drop for QueuedAgent<'_> {
 }
 
 impl Admission {
-    fn class(&self, greeting: &AcceptedHello) -> AdmissionClass {
+    /// The class of an agent. `is_identified`: a KubesvcIdentity admits it.
+    fn class(&self, greeting: &AcceptedHello, is_identified: bool) -> AdmissionClass {
         let name = object_names::agent_object_name(&greeting.agent.id, &greeting.agent.zone);
+        if is_identified {
+            let is_known = self.context.agent_index.get(&name).is_some_and(|agent| agent.was_approved());
+            return if is_known { AdmissionClass::Returning } else { AdmissionClass::Newcomer };
+        }
         match self.context.agent_index.get(&name) {
             Some(agent) if agent.was_approved() => AdmissionClass::Returning,
             None if self.context.settings.admission.approves_new => AdmissionClass::Newcomer,
@@ -220,6 +227,9 @@ fn apply(admission: &Admission, agent: &KubesvcAgent) {
     let Some(session) = sessions.registry.of_agent(&spec.key()) else { return };
     if sessions.yields_to_owner(&session, agent) {
         return;
+    }
+    if session.identity.get().is_some() {
+        return; // Its identity is its approval.
     }
     if spec.approved && status.is_some_and(|status| !status.approved_once) {
         // The approval takes effect once the status records it.

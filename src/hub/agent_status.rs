@@ -14,6 +14,7 @@
 
 pub(super) mod disconnects;
 pub(super) mod garbage_collection;
+pub(super) mod identity_conditions;
 pub(super) mod registration;
 pub(super) mod report_outbox_writer;
 pub(super) mod summaries;

@@ -190,8 +190,13 @@ impl Caching {
     }
 
     /// Runs the stream of an agent until it ends.
-    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<CacheUp>, sink: CacheDownSender) {
-        stream::run(self, inbound, sink).await;
+    pub(super) async fn run(
+        self: Arc<Self>,
+        inbound: Streaming<CacheUp>,
+        sink: CacheDownSender,
+        identity: Option<String>,
+    ) {
+        stream::run(self, inbound, sink, identity).await;
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {

@@ -38,6 +38,8 @@ pub struct HubMetrics {
     pub mass_deletes: Counter,
     /// Ignored frames and answers, by reason.
     pub ignored: Family<ReasonLabel, Counter>,
+    /// Streams that identities would refuse where they are only logged, by reason.
+    pub would_refuse: Family<ReasonLabel, Counter>,
 }
 
 impl HubMetrics {
@@ -66,6 +68,11 @@ impl HubMetrics {
             "Times that many accounts had vanished at once, and were listed again before agents dropped them",
             self.mass_deletes.clone(),
         );
+        registry.register(
+            "would_refuse",
+            "Streams of agents that kubesvc.grpc.auth.mode: bound would refuse",
+            self.would_refuse.clone(),
+        );
         registry.register("ignored", "Frames and answers of agents that were ignored", self.ignored.clone());
     }
 
@@ -75,6 +82,10 @@ impl HubMetrics {
 
     pub(super) fn refuse_connection(&self, reason: &'static str) {
         self.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    pub(super) fn would_refuse(&self, reason: &'static str) {
+        self.would_refuse.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     pub(super) fn refuse(&self, reason: &'static str) {

@@ -156,8 +156,13 @@ impl Requests {
     }
 
     /// Runs the stream of an agent until it ends.
-    pub(super) async fn run(self: Arc<Self>, inbound: Streaming<RequestUp>, sink: RequestDownSender) {
-        stream::run(self, inbound, sink).await;
+    pub(super) async fn run(
+        self: Arc<Self>,
+        inbound: Streaming<RequestUp>,
+        sink: RequestDownSender,
+        identity: Option<String>,
+    ) {
+        stream::run(self, inbound, sink, identity).await;
     }
 
     /// Adds the metrics to a registry.

@@ -30,7 +30,7 @@ use crate::hub::zone_probes::ZoneProbes;
 use crate::hub::zone_probes::probe::ProbeRound;
 use crate::informers::{AccountKey, version_of};
 use events::{SessionEvent, SessionEvents};
-use kubesvc_core::KubesvcAgent;
+use kubesvc_core::{AgentId, KubesvcAgent};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 use mass_delete_guard::MassDeleteGuard;
 use registry::{Registry, ZoneIndex};
@@ -38,6 +38,17 @@ use session::Session;
 
 /// Maximum number of changes routed in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
+
+/// The session that a further stream names, and the identity that it has itself.
+pub(super) struct StreamClaim<'c> {
+    pub(super) agent_id: &'c str,
+    pub(super) boot_id: &'c str,
+    pub(super) session_id: &'c str,
+    /// Empty: any.
+    pub(super) replica_id: &'c str,
+    /// Name of its KubesvcIdentity; `None`: identities do not count.
+    pub(super) identity: Option<&'c str>,
+}
 
 /// The sessions of this replica. Publishes their events.
 pub(super) struct Sessions {
@@ -64,6 +75,18 @@ impl Sessions {
 
     pub(super) fn publish(&self, session: &Session, event: SessionEvent<'_>) {
         self.events.publish(session.serial, event);
+    }
+
+    /// Returns the connected session that a further stream of its agent names.
+    pub(super) fn of_stream(&self, claim: &StreamClaim<'_>) -> Option<Arc<Session>> {
+        let own = &self.context.settings.replica_id;
+        let agent_id = AgentId::from(claim.agent_id);
+        self.registry.of_process(&agent_id, claim.boot_id).filter(|session| {
+            session.id == *claim.session_id
+                && (claim.replica_id.is_empty() || *own == *claim.replica_id)
+                && session.identity.is(claim.identity)
+                && self.registry.is_connected(session)
+        })
     }
 
     /// Waits until no session is connected.

@@ -11,6 +11,15 @@ use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_runtime::listen::connection_limits::AddressLimits;
 use kubesvc_runtime::tls::server::ServerTls;
 
+/// What the identity of an agent decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityMode {
+    /// Nothing: what would be refused is logged and counted.
+    Log,
+    /// Whether the agent is let in, and what it may do.
+    Bound,
+}
+
 /// Settings of the hub, grouped by the part that uses them.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Default))]

@@ -138,8 +138,19 @@ impl StaticAccountSync {
         match self.incoming.take(frame) {
             ListingStep::More => {}
             ListingStep::Refused(why) => self.refuse(why.to_string()),
+            ListingStep::Complete(accounts) if !accounts.is_empty() && !self.may_list() => {
+                self.refuse(
+                    "the agent's KubesvcIdentity takes no accounts of its own file: set spec.allow.staticAccounts there, or remove \
+                     kubernetes.accounts from the agent's file"
+                        .to_owned(),
+                );
+            }
             ListingStep::Complete(accounts) => self.keep(accounts),
         }
+    }
+
+    fn may_list(&self) -> bool {
+        self.session.identity.has(|rights| rights.static_accounts, true)
     }
 
     /// Waits for up to 50 answers to send to the agent.

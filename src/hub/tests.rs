@@ -7,6 +7,7 @@ pub(in crate::hub) mod caching;
 mod connect;
 mod fakes;
 mod floods;
+mod identities;
 mod local_agents;
 mod mass_delete_guard;
 mod offers;

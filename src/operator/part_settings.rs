@@ -11,8 +11,8 @@ use super::settings::{Approval, CacheSettings, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::credentials_sources::SourcePlace;
 use crate::hub::{
-    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, CachingSettings, HubSettings, ListenerSettings,
-    SessionSettings, StaticAccountSettings,
+    AbsentAgentSettings, AdmissionSettings, AssignmentChecks, CachingSettings, HubSettings, IdentityMode,
+    ListenerSettings, SessionSettings, StaticAccountSettings,
 };
 use crate::migration::ScannerSettings;
 use crate::operations::OperationSettings;
@@ -223,7 +223,8 @@ pub(super) fn policy(settings: &OperatorSettings, location: &RunLocation) -> Lif
         operation_wait: settings.operation_wait.as_secs().max(1),
         account_cleanup: settings.account_cleanup.as_secs(),
         clean_unused_accounts: settings.cache.clean_unused_accounts,
-        offers: settings.agents.offers,
+        // Where identities count, each says whether its agents may offer.
+        offers: settings.agents.offers || settings.agent_identities == Some(IdentityMode::Bound),
         agent_wins: accounts.agent_wins,
         installation: Some(location.installation.clone()),
     }

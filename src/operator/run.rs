@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::OperatorError;
+use super::agent_identities::AgentIdentification;
 use super::cache_sweeps::CacheSweeps;
 use super::caching_adapter::CachingAdapter;
 use super::certificate_metrics::CertificateMetrics;
@@ -40,7 +41,7 @@ use crate::connected_agents::{ClusterSessions, ConnectedAgents, LeaderClock, Rem
 use crate::controller::{ControllerContext, ControllerMetrics};
 use crate::credentials_sources::CredentialsSources;
 use crate::gateway::GatewayPorts;
-use crate::hub::{BoundHub, CachePorts, Hub, HubPorts, KubeAgentObjects};
+use crate::hub::{AgentIdentities, BoundHub, CachePorts, Hub, HubPorts, KubeAgentObjects};
 use crate::informers::{AccountIndex, AgentIndex, SecretsSeen, watch_accounts, watch_agents, watch_secrets};
 use crate::leases::{Leadership, Mandate};
 use crate::migration::{MigrationMetrics, MigrationPorts, Migrator};
@@ -89,6 +90,7 @@ struct Assembly<'a> {
     callers: Arc<CallerCounts>,
     hub_tls: Option<HubTls>,
     rest_tls: Option<RestTls>,
+    identities: Option<AgentIdentification>,
     audit: AuditLog,
     /// Who calls REST.
     rest_access: Arc<dyn Access>,
@@ -123,6 +125,7 @@ pub(super) async fn run(
     let (hub_tls, rest_tls) = (HubTls::read(settings).await?, RestTls::read(settings).await?);
     let audit = audit_log(settings)?;
     let location = RunLocation::find(arguments, settings).await?;
+    let identities = AgentIdentification::read(settings, &location).await?;
     let (tasks, http) = (TaskTracker::new(), HttpMetrics::default());
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
@@ -171,6 +174,7 @@ pub(super) async fn run(
         callers: Arc::default(),
         hub_tls,
         rest_tls,
+        identities,
         audit,
         rest_access: KubeAccessReviews::of_rest(&location.kube, settings.rest_auth.certificates.clone()),
         rest_access_metrics: RestAccessMetrics::default(),
@@ -368,7 +372,9 @@ impl Assembly<'_> {
         let Self { settings, location, .. } = self;
         let registered = self.agent_objects(leases, rate_limit);
         self.watch_agents();
-        let ports = self.hub_ports(kube, registered, credentials, leases);
+        let identities =
+            self.identities.as_ref().map(|one| one.start(location, &self.background, &self.stop));
+        let ports = self.hub_ports(kube, (registered, identities), credentials, leases);
         let tls = self.hub_tls.as_ref();
         let hub = Hub::new(hub_settings(settings, location, rest_port, connections, tls), ports);
         if leases.leases.is_some() {
@@ -471,7 +477,7 @@ impl Assembly<'_> {
     fn hub_ports(
         &self,
         kube: &KubeAccess,
-        agents: KubeAgentObjects,
+        (agents, identities): (KubeAgentObjects, Option<AgentIdentities>),
         credentials: &WatchedCredentials,
         leases: &ReplicaLeases,
     ) -> HubPorts {
@@ -489,6 +495,7 @@ impl Assembly<'_> {
             leader: Arc::clone(&self.wakes),
             leadership: Arc::clone(&leases.leadership),
             replicas: Arc::clone(&leases.replicas),
+            identities,
         }
     }
 
@@ -657,6 +664,7 @@ impl Assembly<'_> {
         }
         migrations.register(&mut metrics.registry);
         hub.register(&mut metrics.registry);
+        self.identities.iter().for_each(|identities| identities.register(&mut metrics.registry));
         router.register(&mut metrics.registry);
         operations.register(&mut metrics.registry);
         self.rest_access_metrics.register(&mut metrics.registry);

@@ -6,6 +6,7 @@ use prometheus_client::registry::Registry;
 use tracing::warn;
 
 use super::settings::{Approval, OperationsAuth, OperatorSettings};
+use crate::hub::IdentityMode;
 use crate::rest::RestAuthMode;
 use kubesvc_runtime::tls::clients::ClientAuth;
 
@@ -35,16 +36,16 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
         ),
         door(
             "hub-open",
-            true,
+            settings.agent_identities != Some(IdentityMode::Bound),
             if settings.grpc.tls.as_ref().is_some_and(|tls| tls.client_auth == ClientAuth::Required) {
                 "everyone with a certificate that kubesvc.grpc.server.security.trustCertCollection accepts can pose as an agent \
-                 of any zone; let it have only authorities of agents"
+                 of any zone; set kubesvc.grpc.auth.mode: bound, or let it have only authorities of agents"
             } else if settings.agents.approval == Approval::Manual {
                 "everyone who can reach kubesvc.grpc.server.port can pose as an approved agent whose id and zone are known; \
-                 let only agents reach it"
+                 set kubesvc.grpc.auth.mode: bound, or let only agents reach it"
             } else {
-                "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; let only agents reach \
-                 it, and set kubesvc.agents.approval: manual"
+                "everyone who can reach kubesvc.grpc.server.port can pose as an agent of any zone; set kubesvc.grpc.auth.mode: \
+                 bound, or let only agents reach it and set kubesvc.agents.approval: manual"
             },
         ),
         door(
@@ -137,6 +138,8 @@ mod tests {
         assert_eq!(open(closed, true), ALWAYS_EXPOSED);
         let tls = "kubesvc.grpc.server.security: {enabled: true, ownCertificate: true}";
         assert!(!open(tls, true).contains(&"hub-plaintext"));
+        assert!(!open("kubesvc.grpc.auth.mode: bound", true).contains(&"hub-open"));
+        assert!(open("kubesvc.grpc.auth.mode: log", true).contains(&"hub-open"));
         for (mode, is_open) in [("off", true), ("log", true), ("enforce", false)] {
             let open = open(&format!("kubesvc.rest.auth.mode: {mode}"), true);
             assert_eq!(open.contains(&"rest-open"), is_open, "{mode}");

@@ -1,6 +1,8 @@
 //! The settings of `kubesvc-operator`: its structs, each field with its key, type, default and meaning.
 
+mod agent_identities;
 mod agent_subjects;
+mod bearer;
 mod cache;
 mod clouddriver;
 mod credentials_sources;
@@ -18,7 +20,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::hub::Pings;
+pub use crate::agent_tokens::BearerSettings;
+use crate::hub::{IdentityMode, Pings};
 use crate::leases::Times;
 pub use cache::CacheSettings;
 pub use clouddriver::{ClouddriverSettings, ClouddriverTls, PassThrough, PushSettings};
@@ -85,8 +88,14 @@ settings! {
         watch_namespaces: Vec<String> = key("kubesvc.watchNamespaces", SettingType::List(NAMESPACES_OR_ALL), "");
         /// Where secret engines read.
         secrets: SecretsSettings = group("kubesvc.secrets");
+        /// open: every agent is let in; log: what bound would refuse is logged and counted; bound: KubesvcIdentities say which
+        /// agents are let in, and what they may do
+        agent_identities: Option<IdentityMode> =
+            key(agent_identities::MODE, agent_identities::MODES, "open").read_as(agent_identities::checked);
         /// Which subjects of certificates agents have; `None`: they are not looked at.
         agent_subjects: Option<Arc<SubjectFilters>> = group(agent_subjects::GROUP).read_as(agent_subjects::checked);
+        /// Which bearer tokens of agents are accepted; `None`: they are not looked at.
+        bearer: Option<BearerSettings> = group(bearer::GROUP).read_as(bearer::checked);
         /// time for an operation in a cluster, unless its caller says another; a delete may wait on top of it
         operation_wait: Duration = key("kubesvc.cache.operationWaitMs", millis(1, DAY_MS), "30000");
         /// time for an operation that only reads, unless its caller says another
@@ -429,6 +438,7 @@ impl Settings for OperatorSettings {
         notes.extend(rest_tls::notes(values)?);
         notes.extend(rest_auth::notes(values)?);
         notes.extend(agent_subjects::notes(values)?);
+        notes.extend(bearer::notes(values)?);
         if values.text(CLUSTER_MODE) == Some("database") {
             notes.push(format!(
                 "`{CLUSTER_MODE}: database` is treated as kubernetes: replicas find one another through the API server"

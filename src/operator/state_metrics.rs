@@ -125,7 +125,7 @@ fn agents_by_state<'a>(agents: impl Iterator<Item = &'a KubesvcAgent>) -> Gauges
     let by_state = family(["connected", "unapproved", "away"].map(|state| [("state", state)]));
     for agent in agents {
         let is_connected = agent.status.as_ref().is_some_and(|status| status.connected);
-        let state = match (is_connected, agent.spec.approved) {
+        let state = match (is_connected, agent.is_approved()) {
             (true, true) => "connected",
             (true, false) => "unapproved",
             (false, _) => "away",

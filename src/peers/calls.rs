@@ -292,7 +292,7 @@ pub(super) fn connected(agent: &KubesvcAgent) -> Option<AgentView> {
         replica_id: status.session.as_ref()?.replica.clone(),
         connected_since: since,
         last_seen: since,
-        approved: agent.spec.approved,
+        approved: agent.is_approved(),
         accounts: Vec::new(),
     })
 }

@@ -59,6 +59,7 @@ fn registration(session_id: &str) -> Registration {
         streams_objects: true,
         needs_accounts: false,
         admission: AdmissionClass::Returning,
+        identity: None,
     }
 }
 

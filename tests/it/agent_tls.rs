@@ -17,13 +17,13 @@ use kubesvc_testkit::wait::eventually;
 
 /// An authority, and a folder with certificates of the hub and of an agent. The agent's are behind links, as in a mounted
 /// Secret.
-struct Certificates {
+pub(crate) struct Certificates {
     folder: Folder,
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -41,7 +41,7 @@ impl Certificates {
         certificates
     }
 
-    fn leaf(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
+    pub(crate) fn leaf(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -50,11 +50,11 @@ impl Certificates {
         (certificate.pem(), key.serialize_pem())
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.folder.file(name), text).expect("written");
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.file(name).display().to_string()
     }
 
@@ -71,7 +71,7 @@ impl Certificates {
     }
 
     /// A world whose hub requires certificates of the authority.
-    fn prepare(&self) -> Prepare {
+    pub(crate) fn prepare(&self) -> Prepare {
         let security = |key: &str| format!("kubesvc.grpc.server.security.{key}");
         World::prepare()
             .with_long_timeouts()

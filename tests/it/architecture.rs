@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["request_routing"],
     &[
         "access",
+        "agent_tokens",
         "certificates",
         "clouddriver",
         "connected_agents",
@@ -31,6 +32,8 @@ const PURE: &[&str] = &[
     "crates/agent/src/account_table",
     "crates/clouddriver/src",
     "crates/core/src",
+    "src/agent_tokens/check",
+    "src/agent_tokens/key_set",
     "src/gateway/delete_options",
     "src/gateway/paths",
     "src/gateway/rewriting",

@@ -61,7 +61,9 @@ fn crds_match_the_types() {
 
 #[test]
 fn charts_have_the_generated_crds() {
-    for name in ["kubesvcaccounts.yaml", "kubesvcagents.yaml", "kubesvcmigrations.yaml"] {
+    for name in
+        ["kubesvcaccounts.yaml", "kubesvcagents.yaml", "kubesvcidentities.yaml", "kubesvcmigrations.yaml"]
+    {
         let copy = in_repository(&format!("charts/kubesvc/files/crds/{name}"));
         assert!(
             copy == in_repository(&format!("crds/{name}")),
@@ -172,7 +174,7 @@ fn printed_settings_are_redacted() {
 
     must(folder.write(
         "armory-agent.yml",
-        "clouddriver:\n  grpc: hub.example.com:9091\n  insecure: true\n  tls:\n    clientKeyFilePassword: CANARY-key\n",
+        "clouddriver:\n  grpc: hub.example.com:9091\n  insecure: true\n  tls:\n    clientKeyFilePassword: CANARY-key\n  auth:\n    token: CANARY-token\n",
     ));
     let (code, printed, errors) =
         run(AGENT, &["--config-dir", &folder.path().display().to_string(), "--print-config"]);
@@ -249,7 +251,9 @@ fn unsupported_security_setting_is_named_with_exit_code_2() {
         assert!(!errors.contains("CANARY"), "{errors}");
     }
     for (text, named) in [
-        ("clouddriver.auth.token: CANARY", "clouddriver.auth.token"),
+        ("clouddriver.auth: {token: CANARY, tokenFile: /absent}", "clouddriver.auth.tokenFile"),
+        ("clouddriver.auth.token: CANARY CANARY", "clouddriver.auth.token"),
+        ("clouddriver.auth.tokenCommand.args: [CANARY]", "clouddriver.auth.tokenCommand.args"),
         ("clouddriver.tls.clientKeyFile: /tls.key", "clouddriver.tls.clientKeyFile"),
         ("server.ssl.enabled: true", "server.ssl.enabled"),
         ("secrets.vault.token: CANARY", "secrets.vault.token"),
@@ -263,7 +267,7 @@ fn unsupported_security_setting_is_named_with_exit_code_2() {
 }
 
 #[test]
-fn file_of_tls_that_cannot_be_used_is_named_with_exit_code_2() {
+fn file_of_tls_or_of_a_token_that_cannot_be_used_is_named_with_exit_code_2() {
     let folder = must(Folder::new("drift"));
     let empty = must(folder.write("empty.pem", "")).display().to_string();
     for (text, parts) in [
@@ -272,6 +276,12 @@ fn file_of_tls_that_cannot_be_used_is_named_with_exit_code_2() {
         (
             &format!("server.ssl: {{enabled: true, certFile: {empty}, keyFile: /absent.key}}"),
             ["`server.ssl.keyFile`", "/absent.key"],
+        ),
+        ("clouddriver.auth.tokenFile: /absent.token", ["`clouddriver.auth.tokenFile`", "/absent.token"]),
+        (&format!("clouddriver.auth.tokenFile: {empty}"), ["`clouddriver.auth.tokenFile`", &empty]),
+        (
+            "clouddriver.auth.tokenCommand.command: absent-program",
+            ["`clouddriver.auth.tokenCommand.command`", "absent-program"],
         ),
     ] {
         must(folder.write("armory-agent.yml", &format!("zoneId: east\n{text}")));

@@ -144,7 +144,7 @@ fn results<'r>(report: &'r Value, list: &str, key: &str) -> Vec<(&'r str, &'r st
 
 async fn an_agents_config_map(world: &World) {
     let yaml = format!(
-        "clouddriver: {{grpc: 'hub:9091', auth: {{token: {PLANTED}}}}}\nkubernetes: {{accounts: [{{name: own, \
+        "clouddriver: {{grpc: 'hub:9091', auth: {{token: {PLANTED}}}}}\nsecrets.vault.token: {PLANTED}\nkubernetes: {{accounts: [{{name: own, \
          serviceAccount: true}}, {{name: mounted, kubeconfigFile: /kubeconfigfiles/m}}]}}\npprof.enabled: true\n"
     );
     let map = json!({"metadata": {"name": "vendor-config"}, "data": {"kubesvc.yaml": yaml}});
@@ -263,7 +263,7 @@ async fn an_installation_is_imported_and_stays_as_it_is(kind: Kind) {
     let names: Vec<_> = agent["accounts"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
     assert_eq!(names, ["own", "mounted"], "{agent:#}");
     let said = agent["refused"].to_string();
-    assert!(said.contains("clouddriver.auth.token") && said.contains("kubesvc.yaml is not read"), "{said}");
+    assert!(said.contains("secrets.vault.token") && said.contains("kubesvc.yaml is not read"), "{said}");
     assert!(agent["ignored"].to_string().contains("pprof.enabled"), "{agent:#}");
     let written = std::fs::read_to_string(&out).expect("it was written");
     assert!(written.contains("\"kubesvc.cache.operation-wait-ms\": 45000"), "{written}");

@@ -208,7 +208,7 @@ if kubectl get crd kubesvcaccounts.kubesvc.io >/dev/null 2>&1; then
     kubectl patch ksa "$name" --namespace "$namespace" --type=merge --patch '{"metadata":{"finalizers":null}}' >/dev/null 2>&1 || true
   done
 fi
-kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcmigrations.kubesvc.io --ignore-not-found >/dev/null
+kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcidentities.kubesvc.io kubesvcmigrations.kubesvc.io --ignore-not-found >/dev/null
 kubectl delete apiservice v1alpha1.proxy.kubesvc.io --ignore-not-found >/dev/null
 kubectl delete rolebinding --namespace kube-system kubesvc-operator-authentication-reader --ignore-not-found >/dev/null
 for kind in clusterroles clusterrolebindings; do

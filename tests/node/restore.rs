@@ -41,10 +41,10 @@ async fn every_account_and_credential_comes_back_from_the_backup() {
     let begun = Instant::now();
     cluster.sh(
         "kubectl delete namespace kubesvc --wait=false
-kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcmigrations.kubesvc.io --wait=false
+kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcidentities.kubesvc.io kubesvcmigrations.kubesvc.io --wait=false
 kubectl -n kubesvc wait --for=delete pod --all --timeout=60s
 kubectl --namespace kubesvc get kubesvcaccounts --output name | xargs -r -n 1 kubectl --namespace kubesvc patch --type=merge --patch '{\"metadata\":{\"finalizers\":null}}' || true
-kubectl wait --for=delete namespace/kubesvc crd/kubesvcaccounts.kubesvc.io crd/kubesvcagents.kubesvc.io crd/kubesvcmigrations.kubesvc.io --timeout=90s",
+kubectl wait --for=delete namespace/kubesvc crd/kubesvcaccounts.kubesvc.io crd/kubesvcagents.kubesvc.io crd/kubesvcidentities.kubesvc.io crd/kubesvcmigrations.kubesvc.io --timeout=90s",
     );
     told("wiped: namespace, definitions, all objects", begun);
     let begun = Instant::now();

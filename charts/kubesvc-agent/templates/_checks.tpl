@@ -73,9 +73,9 @@
 {{- fail (printf "settings.%s is %v, and the pod's ports and probes have %d: leave it out." $key (get $flat $key) $port) -}}
 {{- end -}}
 {{- end -}}
-{{- range $key, $variable := dict "clouddriver.tls.clientkeyfilepassword" "CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD" "clouddriver.tls.clientkeypassword" "CLOUDDRIVER_TLS_CLIENTKEYPASSWORD" "server.ssl.keypassword" "SERVER_SSL_KEYPASSWORD" "server.ssl.keyfilepassword" "SERVER_SSL_KEYFILEPASSWORD" -}}
+{{- range $key, $variable := dict "clouddriver.tls.clientkeyfilepassword" "CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD" "clouddriver.tls.clientkeypassword" "CLOUDDRIVER_TLS_CLIENTKEYPASSWORD" "server.ssl.keypassword" "SERVER_SSL_KEYPASSWORD" "server.ssl.keyfilepassword" "SERVER_SSL_KEYFILEPASSWORD" "clouddriver.auth.token" "CLOUDDRIVER_AUTH_TOKEN" -}}
 {{- if get $flat $key -}}
-{{- fail (printf "settings.%s would stand in a ConfigMap: store the password in a Secret, and give it to the agent as %s in extraEnv, with valueFrom.secretKeyRef." $key $variable) -}}
+{{- fail (printf "settings.%s would stand in a ConfigMap: store it in a Secret, and give it to the agent as %s in extraEnv, with valueFrom.secretKeyRef." $key $variable) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (include "kubesvc-agent.healthTls" .) (eq (lower (toString (get $flat "server.ssl.clientauth"))) "need") -}}

@@ -12,6 +12,8 @@
 //! | `watch` | how the objects of a scope are listed and watched (pure) |
 //! | `requests` | HTTP requests of the hub to the accounts' API servers |
 //! | `scrub` | the bytes of a list or watch become events (pure) |
+//! | `hub_token` | the bearer token for the hub: its source, and until when it holds |
+//! | `program_run`, `regular_file` | one run of a program, and reading a file, within bounds |
 //! | `tls` | the files of TLS to the hub and of the health server, which may change |
 //! | `static_accounts` | the accounts of the agent's own file, and whether the file is valid |
 //! | `watch_registry` | which scopes are read at present, for people and metrics |
@@ -41,9 +43,12 @@ mod cluster;
 mod command_executor;
 mod health;
 mod http_server;
+mod hub_token;
 mod link;
 mod metrics;
 mod program;
+mod program_run;
+mod regular_file;
 mod requests;
 mod scrub;
 pub mod settings;
@@ -71,7 +76,8 @@ use caching::{SharedStream, StreamDriver};
 use command_executor::{Activators, SharedParts};
 use health::AgentStatus;
 use http_server::Server;
-use link::{Link, StopSignals};
+use hub_token::{HubToken, TokenSettingError};
+use link::{HubCredentials, Link, StopSignals};
 use metrics::{AgentMetrics, CachedObjectCounts};
 use requests::RequestService;
 use requests::driver::RequestsDriver;
@@ -110,7 +116,7 @@ struct AgentOptions {
     pub activation_concurrency: usize,
     /// Interval between checks of the accounts' files.
     pub file_pace: Duration,
-    /// Interval between checks of the files of TLS.
+    /// Interval between checks of the files of TLS, and of the source of the token.
     pub tls_pace: Duration,
 }
 
@@ -127,6 +133,8 @@ enum AgentError {
     HubAddress { hub: String },
     #[error(transparent)]
     Tls(#[from] TlsSettingError),
+    #[error(transparent)]
+    Token(#[from] TokenSettingError),
     #[error("a task that must go on has ended: {0}")]
     Ended(String),
     #[error(transparent)]
@@ -141,7 +149,8 @@ struct Agent {
     health: Server,
     metrics: Option<Server>,
     link: Link,
-    tls: (AgentTls, Duration),
+    /// What is looked at again while it runs, and the interval.
+    credentials: (AgentTls, Option<Arc<HubToken>>, Duration),
     files: FileWatch,
     caching: (StreamDriver, CachingSupervisor),
     requests: (RequestsDriver, Arc<RequestService>),
@@ -157,6 +166,10 @@ impl Agent {
         check_id("the agent id", options.agent_id.as_str(), 191)?;
         check_id("the zone id", &options.zone_id, 255)?;
         let tls = AgentTls::read(&options.settings).await?;
+        let token = match options.settings.hub.token.clone() {
+            Some(settings) => Some(HubToken::read(settings).await?),
+            None => None,
+        };
         let table = Arc::new(Mutex::new(AccountTable::default()));
         let counted = AgentMetrics::default();
         let status = Arc::new(AgentStatus::new(&options, table.clone()));
@@ -221,12 +234,13 @@ impl Agent {
             credential_judged,
             readers,
         };
-        let watched_tls = (tls.clone(), options.tls_pace);
-        let link = Link::new(options, tls.hub, parts, status)?;
+        let credentials_pace = options.tls_pace;
+        let credentials = HubCredentials { tls: tls.hub.clone(), token: token.clone() };
+        let link = Link::new(options, credentials, parts, status)?;
         let caching = (driver, caching_supervisor);
         let requests = (requests_driver, requests);
-        let tls = watched_tls;
-        Ok(Self { health, metrics, link, tls, files, caching, requests, background, tasks, ends })
+        let credentials = (tls, token, credentials_pace);
+        Ok(Self { health, metrics, link, credentials, files, caching, requests, background, tasks, ends })
     }
 
     /// Tasks that run beside the link, until it ends.
@@ -237,13 +251,18 @@ impl Agent {
     /// Runs until `stop` is cancelled, then says goodbye to the hub. Ends in the same way if an essential
     /// task ends: an agent that answers no probes, or notices no file changes, is better restarted.
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
-        let Self { health, metrics, link, tls, files, caching, requests, background, tasks, ends } = self;
+        let Self { health, metrics, link, credentials, files, caching, requests, background, tasks, ends } =
+            self;
         background.spawn("health checks", "Answers probes and people", health.serve(ends.clone()));
         if let Some(metrics) = metrics {
             background.spawn("metrics", "Answers Prometheus", metrics.serve(ends.clone()));
         }
         files.start(&background);
-        tls.0.watch(tls.1, &background);
+        let (tls, token, pace) = credentials;
+        tls.watch(pace, &background);
+        if let Some(token) = token {
+            token.watch(pace, &background);
+        }
         let (driver, accounts) = caching;
         let driving = until(ends.clone(), driver.run());
         background.spawn("stream of cached objects", "Sends what is read of clusters to the hub", driving);

@@ -2,7 +2,7 @@
 //!
 //! After a lost stream, a silent hub or a refusal, the agent dials again, with increasing and randomized
 //! delays. Accounts that are held stay held meanwhile. Another client certificate is shown on a second connection, whose
-//! session takes over from the running one.
+//! session takes over from the running one; another token is sent in the running session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use ulid::Ulid;
 use crate::command_executor::{CommandExecutor, SharedParts};
 use crate::health::{self, AgentStatus};
 use crate::settings::BackoffSettings;
-use crate::tls::DialTls;
 use crate::{AgentError, AgentOptions};
 use kubesvc_core::requests;
-use kubesvc_core::wire::ops::Refused;
 use kubesvc_core::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 use kubesvc_runtime::telemetry::errors::chain;
 
 mod dial;
 mod probes;
+mod reauthentication;
+mod refusal;
 mod renewal;
 mod session;
 #[cfg(test)]
@@ -31,6 +31,9 @@ mod tests;
 mod transport;
 
 use dial::{AcceptedStream, CACHING_CAPABILITIES, Introduction};
+pub use transport::HubCredentials;
+
+use refusal::HubRefusal;
 use renewal::Renewal;
 use session::LinkSession;
 use transport::HubDialer;
@@ -39,6 +42,11 @@ use transport::HubDialer;
 const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
 /// Maximum delay that a hub may request.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
+/// Minimum delay after a refusal that names no time, whatever the settings of the back-off, unless their longest delay is
+/// shorter.
+const MIN_REFUSED_DELAY: Duration = Duration::from_secs(1);
+/// That minimum, if even the longest delay of the settings is shorter than this.
+const LEAST_REFUSED_DELAY: Duration = Duration::from_millis(100);
 
 /// The link to the hub, and the accounts received over it.
 #[derive(Debug)]
@@ -63,7 +71,7 @@ pub struct StopSignals {
 #[derive(Debug)]
 enum LinkEnd {
     Stopped,
-    Refused(Refused),
+    Refused(HubRefusal),
     /// The hub asked the agent to dial again at this time.
     Drained(Instant),
     /// The hub has accepted another stream of this process in its place.
@@ -73,15 +81,15 @@ enum LinkEnd {
 }
 
 impl Link {
-    /// Creates a link that has not dialled yet. `tls` is TLS to the hub, if it is dialled with TLS.
+    /// Creates a link that has not dialled yet.
     pub fn new(
         options: AgentOptions,
-        tls: Option<Arc<DialTls>>,
+        credentials: HubCredentials,
         parts: SharedParts,
         status: Arc<AgentStatus>,
     ) -> Result<Self, AgentError> {
         Ok(Self {
-            dialer: Arc::new(HubDialer::new(&options, tls)?),
+            dialer: Arc::new(HubDialer::new(&options, credentials)?),
             accounts: CommandExecutor::new(parts),
             status,
             pace: DialBackoff::new(&options.settings.hub.backoff, options.settings.reconnect),
@@ -169,14 +177,16 @@ impl Link {
         let connection = |capabilities: &[&str]| greeted.connection(capabilities, &self.introduction);
         self.accounts.connected(connection(&CACHING_CAPABILITIES), connection(&[requests::CAPABILITY]));
         self.accounts.tell_refusals_to(greeted.hears_refusals());
-        let AcceptedStream { outbound, inbound, identity, .. } = greeted;
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
+        if let Some(token) = self.dialer.token() {
+            token.accepted();
+        }
         let hub = &self.introduction.options.settings.hub;
         let (idle, backoff) = (hub.idle_timeout, DialBackoff::new(&hub.backoff, Duration::ZERO));
-        let renewal = Renewal::new(Arc::clone(&self.dialer), identity, backoff);
+        let renewal = Renewal::new(Arc::clone(&self.dialer), &greeted, backoff);
         let agent = (&mut self.accounts, &mut self.introduction);
-        let session = LinkSession::new(&accepted, (outbound, inbound), agent, &self.status, renewal, idle);
+        let session = LinkSession::new(greeted, agent, &self.status, renewal, idle);
         let ended = session.run(stop).await;
         self.accounts.connected(None, None);
         self.accounts.metrics().disconnections.inc();
@@ -215,11 +225,11 @@ impl Link {
                 tracing::info!("connecting anew, as the hub asks");
                 return at;
             }
-            LinkEnd::Refused(refused) => {
-                let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_RETRY_AFTER);
-                let wait = self.pace.after_refusal(asked, refused.permanent);
-                let reason = refused.reason().as_str_name();
-                (format!("the hub refuses the agent: {reason}: {}", dial::shown(&refused.message)), wait)
+            LinkEnd::Refused(HubRefusal { problem, retry_after, permanent, of_credential }) => {
+                if of_credential && let Some(token) = self.dialer.token() {
+                    token.refused();
+                }
+                (problem, self.pace.after_refusal(retry_after, permanent))
             }
             LinkEnd::Broken(problem) => (problem, self.pace.next()),
             // It is served in place of the one that ended.
@@ -279,7 +289,10 @@ impl DialBackoff {
         match (asked.is_zero(), permanent) {
             (false, _) => asked + a_little_of(asked),
             (true, true) => self.longest(),
-            (true, false) => self.next(),
+            (true, false) => {
+                let least = MIN_REFUSED_DELAY.min(self.backoff.max).max(LEAST_REFUSED_DELAY);
+                self.next().max(least)
+            }
         }
     }
 

@@ -41,7 +41,7 @@ const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 
 /// Interval between checks of files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval between checks of certificates, keys and authorities for changes.
+/// Interval between checks of certificates, keys, authorities and the token for changes.
 const TLS_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs an agent of kubesvc: connects to the hub, holds the Kubernetes accounts of its zone and reports on them.
@@ -91,7 +91,7 @@ impl StartError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_) | Self::Name { .. } | Self::UnknownZone | Self::Logging(_) => USAGE,
-            Self::Agent(AgentError::Tls(_)) => USAGE,
+            Self::Agent(AgentError::Tls(_) | AgentError::Token(_)) => USAGE,
             Self::Runtime(_) | Self::Signals(_) | Self::Agent(_) => FAILURE,
         }
     }

@@ -3,6 +3,7 @@
 
 mod account_types;
 mod accounts;
+mod auth;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -14,6 +15,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use accounts::AccountSettings;
+pub use auth::{TokenCommandSettings, TokenFormat, TokenSettings};
 use kubesvc_core::agent_policy::AgentPolicy;
 use kubesvc_core::requests::access::AllowedClasses;
 use kubesvc_core::requests::target::Class;
@@ -93,6 +95,8 @@ settings! {
         insecure: bool = key("insecure", FLAG, "true");
         /// TLS to the hub; the defaults if it is dialled without.
         tls: DialTlsSettings = group("tls").read_as(tls::of_hub);
+        /// The token that the agent sends; `None`: it sends none.
+        token: Option<TokenSettings> = group("auth").read_as(auth::token);
         /// Back-off between failed dials.
         backoff: BackoffSettings = group("backoff");
         /// pace of HTTP/2 pings; 0: none
@@ -256,7 +260,7 @@ impl Settings for AgentSettings {
     }
 
     fn notes(values: &Values) -> Result<Vec<String>, ConfigError> {
-        Ok(tls::notes(values))
+        Ok(tls::notes(values).into_iter().chain(auth::notes(values)).collect())
     }
 }
 
@@ -277,6 +281,7 @@ pub fn load(
     let mut loaded = Loaded::<AgentSettings>::read(&files, env, unknown)?;
     accounts::resolve_paths(&mut loaded.settings.accounts, dir)?;
     tls::resolve_paths(&mut loaded.settings, dir);
+    loaded.settings.hub.token.iter_mut().for_each(|token| token.resolve_path(dir));
     if files.is_empty() {
         let dir = dir.display();
         let warning =

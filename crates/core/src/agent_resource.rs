@@ -10,6 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::identity::CredentialMatch;
 use super::ids::{AgentId, AgentKey, BootId, ReplicaId, SessionId, ZoneId};
 use super::lifecycle::SessionEnding;
 use super::report_outbox::OutboxEntry;
@@ -72,6 +73,18 @@ pub struct KubesvcAgentStatus {
     pub connected: bool,
     /// Whether the agent was ever approved. Answers and claims of an agent that was never approved count for no account. The operator still waits for an agent whose approval was withdrawn.
     pub approved_once: bool,
+    /// Whether a KubesvcIdentity admits the agent. Absent unless the operator's `kubesvc.grpc.auth.mode` is `bound`; then it counts in place of `spec.approved`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identified: Option<bool>,
+    /// Whether that KubesvcIdentity lets the agent offer to take accounts that name no zone. Absent as above.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offers: Option<bool>,
+    /// Name of the KubesvcIdentity that the agent's credential has; absent if it has none, or in mode `open`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The match of a KubesvcIdentity that the agent's credential would have. It is made of what the credential says, and is no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential: Option<CredentialMatch>,
     /// Start of the current connection; absent while there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_since: Option<Time>,
@@ -103,7 +116,7 @@ pub struct KubesvcAgentStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub outbox: Vec<OutboxEntry>,
-    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why. UniqueId is False while another process connects under the agent's id in its zone.
+    /// StaticAccounts is False while accounts of the agent's own file are rejected. SameCluster is False while accounts are withheld from the agent because they are bound to another cluster than the one that it is in or reaches. The messages say which accounts, and why. UniqueId is False while another process connects under the agent's id in its zone. Identified says whether a KubesvcIdentity admits the agent, and which; absent in mode open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -123,7 +136,7 @@ pub struct AgentSession {
     /// Replica that the agent is connected to.
     #[schemars(with = "String")]
     pub replica: ReplicaId,
-    /// How the stream ended: Goodbye, Cut, Requested, or ReplicaLost if the replica was stopping. Absent while it is connected.
+    /// How the stream ended: Goodbye, Cut, Requested, Revoked, or ReplicaLost if the replica was stopping. Absent while it is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<SessionEnd>,
     /// Time when the stream ended. For 30 s after an end of Requested, only the process with this bootId may connect with the agent's id.
@@ -154,15 +167,34 @@ impl AgentSession {
 }
 
 impl KubesvcAgent {
+    /// Whether the agent is given accounts: a KubesvcIdentity admits it, or `spec.approved` where identities do not count.
+    pub fn is_approved(&self) -> bool {
+        self.status.as_ref().and_then(|status| status.identified).unwrap_or(self.spec.approved)
+    }
+
     /// Whether the agent is or was approved, and so may hold accounts.
     pub fn was_approved(&self) -> bool {
-        self.spec.approved || self.status.as_ref().is_some_and(|status| status.approved_once)
+        self.is_approved() || self.status.as_ref().is_some_and(|status| status.approved_once)
+    }
+
+    /// Whether the agent may offer to take accounts that name no zone, as far as identities say.
+    pub fn may_offer(&self) -> bool {
+        self.is_approved() && self.status.as_ref().and_then(|status| status.offers).unwrap_or(true)
+    }
+
+    /// Whether its last session ended because its identity was taken from it. Such an agent is not waited for.
+    pub fn is_revoked(&self) -> bool {
+        let session = self.status.as_ref().and_then(|status| status.session.as_ref());
+        session.is_some_and(|session| session.ended == Some(SessionEnd::Revoked))
     }
 
     /// Who approved the agent: [`APPROVED_AUTOMATICALLY`], the user that the annotation names, or else the field manager
     /// that set `spec.approved`. `None` if it is not approved, or nothing tells.
     pub fn approved_by(&self) -> Option<&str> {
-        if !self.spec.approved {
+        if let Some(status) = self.status.as_ref().filter(|status| status.identified == Some(true)) {
+            return status.identity.as_deref();
+        }
+        if !self.is_approved() {
             return None;
         }
         let said = self.metadata.annotations.as_ref().and_then(|all| all.get(APPROVED_BY_ANNOTATION));
@@ -203,6 +235,8 @@ pub enum SessionEnd {
     Requested,
     /// The replica was stopping, or was lost.
     ReplicaLost,
+    /// The agent's identity was revoked or suspended, has expired, or is gone. The operator does not wait for the agent.
+    Revoked,
     /// A value of a later version of the operator that this version does not know.
     #[default]
     #[serde(other)]
@@ -238,7 +272,7 @@ impl From<SessionEnd> for SessionEnding {
     fn from(end: SessionEnd) -> Self {
         match end {
             SessionEnd::Goodbye => Self::Goodbye,
-            SessionEnd::Cut | SessionEnd::Requested => Self::Cut,
+            SessionEnd::Cut | SessionEnd::Requested | SessionEnd::Revoked => Self::Cut,
             SessionEnd::ReplicaLost | SessionEnd::Unknown => Self::ReplicaLost,
         }
     }

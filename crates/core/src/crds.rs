@@ -5,6 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt;
 
+use super::identity::KubesvcIdentity;
 use super::{KubesvcAccount, KubesvcAgent, KubesvcMigration};
 
 /// The definitions, each with its file name in `crds/`.
@@ -12,6 +13,7 @@ pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
     let mut all = vec![
         ("kubesvcaccounts.yaml", unobserved_at_first(KubesvcAccount::crd())),
         ("kubesvcagents.yaml", KubesvcAgent::crd()),
+        ("kubesvcidentities.yaml", KubesvcIdentity::crd()),
         ("kubesvcmigrations.yaml", unobserved_at_first(KubesvcMigration::crd())),
     ];
     for (_, crd) in &mut all {

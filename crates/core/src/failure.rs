@@ -85,6 +85,9 @@ failure_classes! {
         "Agents of several zones offer to take an account that names none, and only one of the zones can be meant.";
     ZoneRequired = "ZoneRequired", CannotPass,
         "The account names no zone, and no zone may offer to take it.";
+    ZoneForbidden = "ZoneForbidden", MayPass,
+        "The identity of no agent of the zone allows the account.",
+        "Add the account to spec.allow.accounts of the KubesvcIdentity that the message names, or give it another zone.";
     ZoneSpansClusters = "ZoneSpansClusters", CannotPass,
         "The account asks for the cluster its agents are in, and the agents of its zone are in different ones.",
         "Give the agents of each cluster a zoneId of their own, and name it in spec.zoneId.";
@@ -113,7 +116,10 @@ impl FailureClass {
     /// Whether agents of another zone may well succeed where this is said: the network between agent and cluster, or a
     /// file that only some agents have.
     pub(crate) fn depends_on_zone(self) -> bool {
-        matches!(self, Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing)
+        matches!(
+            self,
+            Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing | Self::ZoneForbidden
+        )
     }
 
     /// The class whose [`reason`](Self::reason) this is; how a leader that has just started reads a status.

@@ -21,6 +21,10 @@ pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 /// Capability of a hub that hears, and an agent that says, that a cluster refuses the credential of a held account.
 pub const REFUSALS_CAPABILITY: &str = "refusals/1";
+/// Capability of a hub that takes, and an agent that sends, a new token for a session that goes on.
+pub const REAUTH_CAPABILITY: &str = "reauth/1";
+/// Maximum size of an agent's bearer token, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// Maximum number of events of one stream of cached objects that are not committed. The hub takes no more: the account
 /// begins anew then, so the agent sends no more.
@@ -57,6 +61,12 @@ impl fmt::Debug for ops::AccountSpec {
             .field("account", &self.account)
             .field("credential", &self.credential)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ops::Reauthenticate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reauthenticate (redacted)")
     }
 }
 

@@ -11,6 +11,7 @@ use crate::commands::change;
 use crate::commands::completion;
 use crate::commands::credential;
 use crate::commands::describe;
+use crate::commands::identity;
 use crate::commands::import;
 use crate::commands::kubeconfig;
 use crate::commands::list;
@@ -79,6 +80,9 @@ enum Command {
     /// List agents; approve or revoke them.
     #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
     Agents(agents::AgentsArguments),
+    /// List the identities of agents; create and revoke them.
+    #[command(after_help = identity::EXAMPLES)]
+    Identity(identity::IdentityArguments),
     /// Make or renew the credential of an account in its cluster.
     #[command(after_help = credential::EXAMPLES)]
     Credential(credential::CredentialArguments),
@@ -163,6 +167,7 @@ async fn run(
         Command::Adopt(arguments) => change::adopt(scope, arguments).await,
         Command::Wait(arguments) => wait::run(scope, arguments).await,
         Command::Agents(arguments) => agents::run(scope, arguments).await,
+        Command::Identity(arguments) => identity::run(scope, arguments).await,
         Command::Credential(arguments) => credential::run(scope, arguments).await,
         Command::Kubeconfig(arguments) => kubeconfig::run(scope, arguments).await,
         Command::On(arguments) => on::run(scope, arguments).await,

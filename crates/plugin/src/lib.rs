@@ -27,6 +27,7 @@ mod commands {
     pub(super) mod completion;
     pub(super) mod credential;
     pub(super) mod describe;
+    pub(super) mod identity;
     pub(super) mod import;
     pub(super) mod kubeconfig;
     pub(super) mod list;

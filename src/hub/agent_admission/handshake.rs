@@ -13,23 +13,28 @@ use crate::hub::agent_admission::Admission;
 use crate::hub::agent_admission::QueuedAgent;
 use crate::hub::agent_admission::connection::Peer;
 use crate::hub::agent_admission::hello::{self, AcceptedHello, HelloRefusal, millis};
+use crate::hub::agent_admission::identification::{Identification, ShownIdentity};
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::disconnects::{self, Disconnect};
-use crate::hub::agent_status::registration::{Registration, RegistrationError};
+use crate::hub::agent_status::registration::{
+    IdentityBinding, RegisteredIdentity, Registration, RegistrationError, Stranger,
+};
 use crate::hub::caching::Caching;
 use crate::hub::context::HubContext;
 use crate::hub::requests::Requests;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::registry::ClaimError;
 use crate::hub::sessions::session::frame_queue::{FrameQueue, HubFrameSender};
+use crate::hub::sessions::session::identified::Identified;
 use crate::hub::sessions::session::session_loop::{SessionLoop, SessionParts};
 use crate::hub::sessions::session::{AgentIdentity, ApprovalSource, Session};
 use kubesvc_core::agent_resource::ID_RESERVATION;
+use kubesvc_core::identity::CredentialMatch;
 use kubesvc_core::object_names;
 use kubesvc_core::requests;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
-use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY};
+use kubesvc_core::wire::{PROTOCOL_VERSION, REAUTH_CAPABILITY, REFUSALS_CAPABILITY};
 use kubesvc_runtime::crash_points;
 use kubesvc_runtime::telemetry::outages::warn_unless_away;
 
@@ -58,6 +63,14 @@ pub(crate) struct AgentStreams {
     pub(crate) caching: Option<Arc<Caching>>,
     /// The streams of requests.
     pub(crate) requests: Arc<Requests>,
+    pub(crate) identification: Arc<Identification>,
+}
+
+/// The client of a stream, and what it showed.
+pub(crate) struct AgentClient {
+    pub(crate) peer: Option<Peer>,
+    /// `None`: nobody is asked for an identity.
+    pub(crate) shown: Option<ShownIdentity>,
 }
 
 /// Runs the stream of one agent.
@@ -67,7 +80,7 @@ pub(crate) async fn run(
     streams: Arc<AgentStreams>,
     mut inbound: Streaming<ops::AgentFrame>,
     sink: HubFrameSender,
-    client: Option<Peer>,
+    AgentClient { peer: client, shown }: AgentClient,
 ) {
     let admission = &*streams.admission;
     let peer = client.as_ref().map(|client| client.address);
@@ -82,7 +95,15 @@ pub(crate) async fn run(
         Ok(greeting) => greeting,
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
-    let class = admission.class(&greeting);
+    let identity = match identify(&streams, &greeting, shown, client.as_ref()).await {
+        Ok(identity) => identity,
+        Err(NotIdentified::Refused(refusal)) => return refuse(admission, &sink, (peer, None), refusal).await,
+        Err(NotIdentified::Denied(status)) => {
+            let _ = sink.send(Err(status)).await;
+            return;
+        }
+    };
+    let class = admission.class(&greeting, identity.identified.is_some());
     if admission.draining.is_isolated() {
         return refuse(admission, &sink, (peer, None), admission.draining.refusal()).await;
     }
@@ -96,9 +117,11 @@ pub(crate) async fn run(
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
     let agent = AgentIdentity { peer, ..greeting.agent.clone() };
-    let session = Arc::new(Session::new(agent, greeting.has_unheard, admission.context.ticks.now()));
+    let AgentIdentification { identified, registered } = identity;
+    let tick = admission.context.ticks.now();
+    let session = Arc::new(Session::new(agent, identified, greeting.has_unheard, tick));
     session.claimed(foreign);
-    let lived = Box::pin(live(&streams, &session, greeting, queued, inbound, sink, client));
+    let lived = Box::pin(live(&streams, &session, (greeting, registered), queued, inbound, sink, client));
     // Also after a panic, or the agent id would stay claimed for the life of the process.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
     Box::pin(leave(&streams, &session)).await;
@@ -111,7 +134,7 @@ pub(crate) async fn run(
 async fn live(
     streams: &AgentStreams,
     session: &Arc<Session>,
-    greeting: AcceptedHello,
+    (greeting, identity): (AcceptedHello, Option<RegisteredIdentity>),
     queued: QueuedAgent<'_>,
     inbound: Streaming<ops::AgentFrame>,
     sink: HubFrameSender,
@@ -120,10 +143,10 @@ async fn live(
     let admission = &*streams.admission;
     let peer = client.as_ref().map(|client| client.address);
     let accepted = tokio::select! {
-        () = session.until_closed() => None,
+        () = closed_for_good(session) => None,
         () = sink.closed() => None,
         () = admission.draining.sends_away() => Some(Err(admission.draining.refusal())),
-        admitted = Box::pin(admit(admission, session, &greeting, queued)) => Some(admitted),
+        admitted = Box::pin(admit(streams, session, &greeting, identity, queued)) => Some(admitted),
     };
     match accepted {
         Some(Ok(())) => {
@@ -148,9 +171,101 @@ async fn live(
         }
         Some(Err(refusal)) => refuse(admission, &sink, (peer, Some(session)), refusal).await,
         None => {
-            let why = session.closed_because().unwrap_or("the stream was closed");
-            let _ = sink.try_send(Err(Status::aborted(why)));
+            let _ = sink.try_send(Err(session.closing_status()));
         }
+    }
+}
+
+/// The identity of an agent that is let in.
+struct AgentIdentification {
+    /// Where identities count: what the agent showed, and its rights.
+    identified: Option<Identified>,
+    /// What its KubesvcAgent says of it.
+    registered: Option<RegisteredIdentity>,
+}
+
+/// Why an agent is not let in.
+enum NotIdentified {
+    Refused(HelloRefusal),
+    Denied(Status),
+}
+
+/// Checks the identity of an agent against what its hello claims. One that no KubesvcIdentity admits is shown in its
+/// KubesvcAgent.
+async fn identify(
+    streams: &AgentStreams,
+    greeting: &AcceptedHello,
+    shown: Option<ShownIdentity>,
+    peer: Option<&Peer>,
+) -> Result<AgentIdentification, NotIdentified> {
+    let identification = &streams.identification;
+    let Some(shown) = shown else {
+        return Ok(AgentIdentification { identified: None, registered: None });
+    };
+    let AgentIdentity { id, zone, .. } = &greeting.agent;
+    let ShownIdentity { credential, token, decision } = shown;
+    let identified = match decision {
+        Ok(rights) => Identified { rights, credential, token },
+        Err(refusal) => {
+            let (credential, why) = (credential.to_match(), refusal.to_string());
+            let Some(status) = identification.denied("unknown", peer, &why) else {
+                let registered = RegisteredIdentity { credential, why: Some(why), ..Default::default() };
+                return Ok(AgentIdentification { identified: None, registered: Some(registered) });
+            };
+            show(&streams.admission, greeting, credential, why).await;
+            return Err(NotIdentified::Denied(status));
+        }
+    };
+    let name = Some(identified.rights.identity.clone());
+    let credential = identified.credential.to_match();
+    let claim = identified.rights.check_claim(zone.as_str(), id.as_str());
+    if let Err(refusal) = claim {
+        let why = refusal.to_string();
+        if identification.denied("claim", peer, &why).is_some() {
+            let message = format!("agent {id:?} may not be in zone {zone:?}; see the operator's log");
+            return Err(NotIdentified::Refused(HelloRefusal::permanent(Reason::ZoneForbidden, message)));
+        }
+        let registered = RegisteredIdentity { name, credential, why: Some(why), binding: None };
+        return Ok(AgentIdentification { identified: None, registered: Some(registered) });
+    }
+    let is_bound = identification.is_bound();
+    let binding = is_bound.then_some(IdentityBinding { offers: identified.rights.offers });
+    let registered = RegisteredIdentity { name, credential, why: None, binding };
+    Ok(AgentIdentification { identified: is_bound.then_some(identified), registered: Some(registered) })
+}
+
+/// Shows an agent that is not admitted, as far as there is room for such agents.
+async fn show(
+    admission: &Admission,
+    greeting: &AcceptedHello,
+    credential: Option<CredentialMatch>,
+    why: String,
+) {
+    let Ok(queued) = admission.enqueue(greeting, AdmissionClass::Unapproved) else { return };
+    let AgentIdentity { id, zone, boot_id, version, .. } = &greeting.agent;
+    let stranger = Stranger {
+        agent_id: id.clone(),
+        zone: zone.clone(),
+        session_id: ulid::Ulid::generate().to_string().into(),
+        boot_id: boot_id.clone(),
+        replica: admission.context.settings.replica_id.clone(),
+        version: version.clone(),
+        credential,
+        why,
+    };
+    let permits = admission.agent_status.registrations.of(queued.class(), false);
+    let Ok(_permit) = permits.acquire().await else { return };
+    if let Err(problem) = admission.agent_status.agents.show(&stranger).await {
+        warn_unless_away!(agentId = id.as_str(), error = %problem, "cannot show an agent that is not admitted");
+    }
+}
+
+/// Waits until the session is closed, except for an agent that is to say hello anew: it is accepted first, since it can be told
+/// that on no other stream.
+async fn closed_for_good(session: &Session) {
+    session.until_closed().await;
+    if session.is_to_say_hello_anew() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -183,11 +298,13 @@ async fn greet(
 
 /// Claims the agent id, registers and connects the session.
 async fn admit(
-    admission: &Admission,
+    streams: &AgentStreams,
     session: &Arc<Session>,
     greeting: &AcceptedHello,
+    identity: Option<RegisteredIdentity>,
     queued: QueuedAgent<'_>,
 ) -> Result<(), HelloRefusal> {
+    let admission = &*streams.admission;
     let Admission { context, sessions, .. } = admission;
     let former = sessions.registry.claim(session, context.silence_limit(), context.moment());
     let former = former.map_err(|taken| {
@@ -205,8 +322,10 @@ async fn admit(
     }
     let class = queued.class();
     let needs_accounts = class != AdmissionClass::Unapproved && admission.needs_accounts_of_zone(greeting);
-    register(admission, session, class, needs_accounts).await?;
+    register(admission, session, class, needs_accounts, identity).await?;
     drop(queued);
+    // An object may have changed since the stream was identified, before the session was among those that follow it.
+    streams.identification.decide_again(session);
     // Claims of an agent that was never approved do not count.
     if session.was_approved() {
         seed(session, greeting, former.as_deref());
@@ -227,6 +346,7 @@ async fn register(
     session: &Session,
     class: AdmissionClass,
     needs_accounts: bool,
+    identity: Option<RegisteredIdentity>,
 ) -> Result<(), HelloRefusal> {
     let Admission { context, agent_status, .. } = admission;
     let registration = Registration {
@@ -243,6 +363,7 @@ async fn register(
         streams_objects: session.agent.streams_objects,
         needs_accounts,
         admission: class,
+        identity,
     };
     let permits = agent_status.registrations.of(class, needs_accounts);
     for wait in REGISTRATION_RETRY_DELAYS {
@@ -320,7 +441,14 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
     let is_known = context.stopping.is_cancelled() && !context.replicas.others().is_empty();
     // A disconnect on request is always written, or the others would not reserve the id.
     if in_force && (!is_known || session.was_closed_on_request()) {
-        disconnects::record(agent_status, Disconnect::new(session, session.end(ending))).await;
+        let disconnect = Disconnect::new(session, session.end(ending));
+        if session.is_to_say_hello_anew() {
+            // The agent is about to be registered again. Its object is written at intervals, so a write now would only delay
+            // that.
+            agent_status.pending_disconnects.put(disconnect);
+        } else {
+            disconnects::record(agent_status, disconnect).await;
+        }
     }
 }
 
@@ -377,7 +505,14 @@ fn capabilities(context: &HubContext, session: &Session) -> Vec<String> {
     let common = both.into_iter().filter(|(_, agent_has)| *agent_has && context.streams_objects());
     let requests = agent.takes_requests.then_some(requests::CAPABILITY);
     let refusals = agent.tells_refusals.then_some(REFUSALS_CAPABILITY);
-    common.map(|(capability, _)| capability).chain(requests).chain(refusals).map(str::to_owned).collect()
+    let renewal = session.identity.get().and(agent.renews_tokens.then_some(REAUTH_CAPABILITY));
+    common
+        .map(|(capability, _)| capability)
+        .chain(requests)
+        .chain(refusals)
+        .chain(renewal)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn accepted_frame(admission: &Admission, session: &Session) -> ops::Accepted {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::hub::sessions::ledger::HeldClaim;
 use crate::hub::sessions::session::AgentIdentity;
 use kubesvc_core::wire::ops::refused::Reason;
-use kubesvc_core::wire::{PROTOCOL_VERSION, REFUSALS_CAPABILITY, ops};
+use kubesvc_core::wire::{PROTOCOL_VERSION, REAUTH_CAPABILITY, REFUSALS_CAPABILITY, ops};
 use kubesvc_core::{CachingEpoch, GrantEpoch, object_names};
 
 /// Maximum length of an agent id, in characters: the size of `agent_id` in each database.
@@ -131,6 +131,7 @@ pub(crate) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
             streams_objects: has(CACHING_CAPABILITY),
             takes_requests: has(kubesvc_core::requests::CAPABILITY),
             tells_refusals: has(REFUSALS_CAPABILITY),
+            renews_tokens: has(REAUTH_CAPABILITY),
             peer: None,
         },
         held,

@@ -18,7 +18,8 @@ use tower::layer::util::{Identity, Stack};
 use tower::{Layer, Service};
 
 use crate::hub::agent_admission::connection::Peer;
-use crate::hub::agent_admission::handshake::{self, AgentStreams};
+use crate::hub::agent_admission::handshake::{self, AgentClient, AgentStreams};
+use crate::hub::agent_admission::identification::Identification;
 use crate::hub::agent_admission::subject_check::SubjectCheck;
 use crate::hub::caching::Caching as ObjectStreams;
 use crate::hub::context::HubContext;
@@ -62,9 +63,11 @@ impl Operations for OperationsService {
         &self,
         request: Request<Streaming<ops::AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
-        let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         let peer = request.extensions().get::<Peer>().cloned();
-        self.tasks.spawn(handshake::run(Arc::clone(&self.streams), request.into_inner(), sink, peer));
+        let shown = self.streams.identification.authenticate(peer.as_ref(), request.metadata()).await?;
+        let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+        let client = AgentClient { peer, shown };
+        self.tasks.spawn(handshake::run(Arc::clone(&self.streams), request.into_inner(), sink, client));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 
@@ -74,14 +77,18 @@ impl Operations for OperationsService {
         &self,
         request: Request<Streaming<ops::RequestUp>>,
     ) -> Result<Response<Self::RequestsStream>, Status> {
+        let identification = &self.streams.identification;
+        let peer = request.extensions().get::<Peer>();
+        let identity = identification.authenticate_further(peer, request.metadata()).await?;
         let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        self.tasks.spawn(Arc::clone(&self.streams.requests).run(request.into_inner(), sink));
+        self.tasks.spawn(Arc::clone(&self.streams.requests).run(request.into_inner(), sink, identity));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
 
 struct CachingService {
     caching: Option<Arc<ObjectStreams>>,
+    identification: Arc<Identification>,
     tasks: TaskTracker,
 }
 
@@ -96,8 +103,10 @@ impl Caching for CachingService {
         let Some(caching) = self.caching.clone() else {
             return Err(Status::unimplemented("this operator does not take cached objects yet"));
         };
+        let peer = request.extensions().get::<Peer>();
+        let identity = self.identification.authenticate_further(peer, request.metadata()).await?;
         let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        self.tasks.spawn(caching.run(request.into_inner(), sink));
+        self.tasks.spawn(caching.run(request.into_inner(), sink, identity));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
@@ -111,7 +120,11 @@ pub(crate) async fn router(
 ) -> Result<Router<Stack<SubjectCheck, Stack<StreamCountingLayer, Identity>>>, HubError> {
     let settings = &context.settings.listener;
     let max = context.settings.sessions.max_message_bytes;
-    let caching = CachingService { caching: streams.caching.clone(), tasks: context.tasks.clone() };
+    let identification = Arc::clone(&streams.identification);
+    // What the services are is told to those alone who may be asked nothing else.
+    let has_reflection = identification.is_open();
+    let caching =
+        CachingService { caching: streams.caching.clone(), identification, tasks: context.tasks.clone() };
     let operations = OperationsServer::new(OperationsService { streams, tasks: context.tasks.clone() })
         .max_decoding_message_size(max)
         .max_encoding_message_size(max);
@@ -137,10 +150,16 @@ pub(crate) async fn router(
         .add_service(operations)
         .add_service(caching)
         .add_optional_service(health_server)
-        .add_service(reflection().build_v1().map_err(|problem| HubError::Descriptors(problem.to_string()))?)
-        .add_service(
-            reflection().build_v1alpha().map_err(|problem| HubError::Descriptors(problem.to_string()))?,
+        .add_optional_service(
+            has_reflection.then(|| reflection().build_v1()).transpose().map_err(undescribed)?,
+        )
+        .add_optional_service(
+            has_reflection.then(|| reflection().build_v1alpha()).transpose().map_err(undescribed)?,
         ))
+}
+
+fn undescribed(problem: impl Into<tonic_reflection::server::Error>) -> HubError {
+    HubError::Descriptors(problem.into().to_string())
 }
 
 fn limits(server: Server, pings: Option<Pings>) -> Server {

@@ -278,7 +278,7 @@ impl AgentStatusWriter {
             let is_departed = || departed.contains_key(&(zone.clone(), spec.agent_id.clone()));
             if spec.zone_id == *zone && is_ours() && lists() && !is_known(&spec.agent_id) && !is_departed() {
                 // Listed by an agent of an earlier process; the time it left is unknown.
-                facts.push(fact(&spec.agent_id, zone, spec.approved, 0));
+                facts.push(fact(&spec.agent_id, zone, agent.is_approved(), 0));
             }
         }
         facts

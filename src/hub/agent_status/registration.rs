@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::hub::agent_admission::queue::AdmissionClass;
 use kubesvc_core::agent_resource::SessionEnd;
+use kubesvc_core::identity::CredentialMatch;
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::{AgentId, BootId, ReplicaId, SessionId, ZoneId};
 
@@ -44,6 +45,45 @@ pub struct Registration {
     pub needs_accounts: bool,
     /// Class of the agent at its hello. Returning agents are registered first.
     pub admission: AdmissionClass,
+    /// Identity of the agent; absent where nobody is asked for one.
+    pub identity: Option<RegisteredIdentity>,
+}
+
+/// The identity of an agent, as it is written to its KubesvcAgent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegisteredIdentity {
+    /// Name of its KubesvcIdentity, if it has one.
+    pub name: Option<String>,
+    /// The match that its credential would have.
+    pub credential: Option<CredentialMatch>,
+    /// Why no KubesvcIdentity admits it, if none does.
+    pub why: Option<String>,
+    /// Present where the identity counts in place of an approval.
+    pub binding: Option<IdentityBinding>,
+}
+
+/// What an identity that counts lets its agent do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityBinding {
+    /// Whether the agent may offer to take accounts that name no zone.
+    pub offers: bool,
+}
+
+/// An agent with a valid credential that no KubesvcIdentity admits. It gets no session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    pub agent_id: AgentId,
+    pub zone: ZoneId,
+    pub session_id: SessionId,
+    pub boot_id: BootId,
+    /// Replica that it dialled.
+    pub replica: ReplicaId,
+    /// Version of the agent; empty if unknown.
+    pub version: String,
+    /// The match that its credential would have.
+    pub credential: Option<CredentialMatch>,
+    /// Why it is not admitted.
+    pub why: String,
 }
 
 /// A session, as its KubesvcAgent names it. Writes do nothing if the object names another one.
@@ -186,6 +226,9 @@ pub trait AgentObjects: Send + Sync {
         session: SessionRef<'_>,
         summary: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
+
+    /// Shows an agent that is not admitted, unless the object is of an agent that was approved or is connected.
+    async fn show(&self, stranger: &Stranger) -> Result<(), RegistrationError>;
 
     /// Records a warning about the agent as an Event. Failures are logged.
     async fn warn(&self, session: SessionRef<'_>, reason: &'static str, message: &str);

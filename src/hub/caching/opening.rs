@@ -8,8 +8,8 @@ use tonic::Streaming;
 
 use super::Caching;
 use super::account_receiver::AssignmentState;
+use crate::hub::sessions::StreamClaim;
 use crate::hub::sessions::session::Session;
-use kubesvc_core::AgentId;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
@@ -44,6 +44,7 @@ impl Caching {
     pub(super) async fn open(
         &self,
         inbound: &mut Streaming<CacheUp>,
+        identity: Option<&str>,
     ) -> Result<Arc<Session>, CachingStreamEnd> {
         let first = tokio::select! {
             () = self.draining.sends_away() => return Err(self.drained()),
@@ -59,22 +60,17 @@ impl Caching {
             Ok(Some(Ok(frame))) => frame.frame,
         };
         match frame {
-            Some(cache_up::Frame::Open(open)) => self.session_of(&open),
+            Some(cache_up::Frame::Open(open)) => self.session_of(&open, identity),
             _ => Err(CachingStreamEnd::malformed("the first frame must be Open")),
         }
     }
 
     /// The connected session that Open names.
-    fn session_of(&self, open: &Open) -> Result<Arc<Session>, CachingStreamEnd> {
+    fn session_of(&self, open: &Open, identity: Option<&str>) -> Result<Arc<Session>, CachingStreamEnd> {
         let own = &self.context.settings.replica_id;
-        let registry = &self.sessions.registry;
-        let agent_id = AgentId::from(open.agent_id.as_str());
-        let session = registry.of_process(&agent_id, &open.boot_id).filter(|session| {
-            session.id == *open.session_id
-                && (open.replica_id.is_empty() || *own == *open.replica_id)
-                && registry.is_connected(session)
-        });
-        session.ok_or_else(|| {
+        let Open { agent_id, boot_id, session_id, replica_id, .. } = open;
+        let claim = StreamClaim { agent_id, boot_id, session_id, replica_id, identity };
+        self.sessions.of_stream(&claim).ok_or_else(|| {
             let agent: String = open.agent_id.chars().take(191).collect();
             let message = format!(
                 "agent {agent:?} has no session of this id and process at replica {own}; \

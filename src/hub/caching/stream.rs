@@ -50,8 +50,13 @@ const REPORT_DELAY: Duration = Duration::from_secs(2);
 type ShownReports = HashMap<Arc<str>, CachingReport>;
 
 /// Runs a stream from its first frame to its end.
-pub(super) async fn run(caching: Arc<Caching>, mut inbound: Streaming<CacheUp>, sink: CacheDownSender) {
-    let end = match caching.open(&mut inbound).await {
+pub(super) async fn run(
+    caching: Arc<Caching>,
+    mut inbound: Streaming<CacheUp>,
+    sink: CacheDownSender,
+    identity: Option<String>,
+) {
+    let end = match caching.open(&mut inbound, identity.as_deref()).await {
         Ok(session) => {
             let mut stream = CachingReceiver::new(Arc::clone(&caching), session, sink.clone());
             let end = stream.run(inbound).await;

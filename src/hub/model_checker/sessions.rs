@@ -103,6 +103,7 @@ impl ModelWorld {
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
             streams_objects: true,
+            identity: None,
             needs_accounts: false,
             admission: AdmissionClass::Returning,
         };

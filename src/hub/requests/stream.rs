@@ -11,8 +11,8 @@ use tonic::Streaming;
 use tracing::{debug, info};
 
 use super::{AgentStream, RequestDownSender, Requests};
+use crate::hub::sessions::StreamClaim;
 use crate::hub::sessions::session::Session;
-use kubesvc_core::AgentId;
 use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable};
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::headers::{self, HeaderError};
@@ -48,8 +48,13 @@ const FORGET_DELAY: Duration = Duration::from_millis(500);
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a stream from its first frame to its end.
-pub(super) async fn run(requests: Arc<Requests>, mut inbound: Streaming<RequestUp>, sink: RequestDownSender) {
-    let (session, apply) = match requests.begin(&mut inbound).await {
+pub(super) async fn run(
+    requests: Arc<Requests>,
+    mut inbound: Streaming<RequestUp>,
+    sink: RequestDownSender,
+    identity: Option<String>,
+) {
+    let (session, apply) = match requests.begin(&mut inbound, identity.as_deref()).await {
         Ok(Some(begun)) => begun,
         Ok(None) => return,
         Err(refused) => {
@@ -76,6 +81,7 @@ impl Requests {
     async fn begin(
         &self,
         inbound: &mut Streaming<RequestUp>,
+        identity: Option<&str>,
     ) -> Result<Option<(Arc<Session>, ApplySettings)>, Refused> {
         let refused = |reason: Reason, message: String| Refused {
             reason: reason.into(),
@@ -98,7 +104,7 @@ impl Requests {
         };
         let own = &self.context.settings.replica_id;
         let apply = begin.apply.clone().unwrap_or_default();
-        self.session_of(&begin).map(|session| Some((session, apply))).ok_or_else(|| {
+        self.session_of(&begin, identity).map(|session| Some((session, apply))).ok_or_else(|| {
             let agent: String = begin.agent_id.chars().take(191).collect();
             let message = format!(
                 "agent {agent:?} has no session of this id and process at replica {own}; open the stream where the \
@@ -109,15 +115,9 @@ impl Requests {
     }
 
     /// The connected session that Begin names.
-    fn session_of(&self, begin: &Begin) -> Option<Arc<Session>> {
-        let own = &self.context.settings.replica_id;
-        let registry = &self.sessions.registry;
-        let agent_id = AgentId::from(begin.agent_id.as_str());
-        registry.of_process(&agent_id, &begin.boot_id).filter(|session| {
-            session.id == *begin.session_id
-                && (begin.replica_id.is_empty() || *own == *begin.replica_id)
-                && registry.is_connected(session)
-        })
+    fn session_of(&self, begin: &Begin, identity: Option<&str>) -> Option<Arc<Session>> {
+        let Begin { agent_id, boot_id, session_id, replica_id, .. } = begin;
+        self.sessions.of_stream(&StreamClaim { agent_id, boot_id, session_id, replica_id, identity })
     }
 }
 

@@ -12,6 +12,8 @@
 //! - A static account is wanted only by agents that list it with the same source. An account that uses the agent's
 //!   own cluster is not wanted by an agent that runs in another cluster than the account is bound to.
 //!
+//! - An account that the agent's identity does not allow is dropped, and its Add fails without being sent.
+//!
 //! A newer epoch of an account supersedes an unanswered command.
 
 use crate::hub::sessions::ledger::{HubUptime, LedgerEntry, PendingCommand, RetryAt};
@@ -31,6 +33,10 @@ pub(crate) struct SessionView<'a> {
     pub(crate) lists: Option<bool>,
     /// uid of kube-system of the cluster that the agent runs in; empty if unknown.
     pub(crate) cluster_uid: &'a str,
+    /// Whether the agent's identity may hold the account.
+    pub(crate) may_hold: bool,
+    /// Whether the agent may offer to take accounts that name no zone.
+    pub(crate) may_offer: bool,
 }
 
 #[cfg(test)]
@@ -43,6 +49,8 @@ impl Default for SessionView<'_> {
             synced: true,
             lists: None,
             cluster_uid: "",
+            may_hold: true,
+            may_offer: true,
         }
     }
 }
@@ -87,6 +95,10 @@ pub(crate) fn duty(
             None if account.is_static() => return Duty::Nothing,
             Some(false) if account.is_static() => return clean(view, Some(status), entry, now),
             _ if runs_in_another_cluster(account, view.cluster_uid) => {
+                return clean(view, Some(status), entry, now);
+            }
+            // What it still holds. Otherwise the Add fails, which tells the leader why.
+            _ if !view.may_hold && entry.is_some_and(|entry| entry.believed.is_some()) => {
                 return clean(view, Some(status), entry, now);
             }
             _ => {}

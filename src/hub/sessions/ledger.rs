@@ -244,7 +244,11 @@ impl Ledger {
             // A reconnected agent holds what its hello says, although an Add is sent again.
             let is_claimed = entry.held.is_some() || (entry.report.is_none() && entry.said_held);
             let is_held = is_claimed || entry.reported_held();
-            let has_failed = matches!(entry.report, Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))));
+            let has_failed = match &entry.report {
+                // The agent was not asked: its identity does not allow the account.
+                Some((_, AgentReport::Failed(failure))) => failure.class != FailureClass::ZoneForbidden,
+                report => matches!(report, Some((_, AgentReport::Lost(_)))),
+            };
             (held + usize::from(is_held), failed + usize::from(has_failed))
         })
     }

@@ -151,8 +151,9 @@ impl Registry {
         self.by_serial.write().remove(&session.serial);
         if let Some(zone) = inner.zones.get_mut(&session.agent.zone)
             && zone.connected.remove(&session.serial).is_some()
-            // An agent that was never given an account is not waited for.
+            // An agent that was never given an account is not waited for, nor one that lost its identity.
             && session.was_approved()
+            && !session.is_revoked()
             && !zone.connected.values().any(|other| other.agent.id == session.agent.id)
         {
             let away = AwaySession {
@@ -205,9 +206,19 @@ impl Registry {
         self.inner.read().zones.get(zone).map(read)
     }
 
-    /// Returns one approved session of each of the first `max` zones by name.
+    /// Returns one approved session of each of the first `max` zones by name that may take accounts without a zone.
     pub(crate) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
-        self.inner.read().zones.values().filter_map(|zone| zone.representative().cloned()).take(max).collect()
+        let may_offer = |session: &&Arc<Session>| {
+            session.is_approved() && session.identity.has(|rights| rights.offers, true)
+        };
+        let inner = self.inner.read();
+        let zones = inner.zones.values();
+        zones.filter_map(|zone| zone.connected.values().find(may_offer).cloned()).take(max).collect()
+    }
+
+    /// Returns the sessions in force of all agents; some may still be registering.
+    pub(crate) fn in_force(&self) -> Vec<Arc<Session>> {
+        self.inner.read().claims.values().cloned().collect()
     }
 
     /// Returns the session in force of an agent.

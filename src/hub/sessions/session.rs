@@ -5,6 +5,7 @@
 mod account_work;
 pub(crate) mod contest;
 pub(crate) mod frame_queue;
+pub(crate) mod identified;
 mod lifetime;
 pub(crate) mod session_loop;
 
@@ -26,6 +27,7 @@ use crate::hub::static_accounts::OwnAccounts;
 use crate::hub::table_writers::caching_commands::CachingCommands;
 use crate::hub::zone_probes::probe::SessionProbes;
 use contest::Contest;
+use identified::{Identified, SessionIdentity};
 use kubesvc_core::lifecycle::{AgentProcess, CachingReport, Fact, Offer, Presence, SessionFact, Tick};
 use kubesvc_core::{AgentId, AgentKey, BootId, GrantEpoch, SessionId, ZoneId};
 use kubesvc_runtime::work_queue::WorkQueue;
@@ -52,6 +54,8 @@ pub(crate) struct AgentIdentity {
     pub(crate) takes_requests: bool,
     /// Whether it says that a cluster refuses the credential of an account that it holds.
     pub(crate) tells_refusals: bool,
+    /// Whether it sends new tokens within its session.
+    pub(crate) renews_tokens: bool,
     /// Remote address, also the key of the log rate limit.
     pub(crate) peer: Option<SocketAddr>,
 }
@@ -78,6 +82,8 @@ pub(crate) struct Session {
     /// ULID, known to the agent and named in its KubesvcAgent.
     pub(crate) id: SessionId,
     pub(crate) agent: AgentIdentity,
+    /// What its agent may do by its credential, where that counts.
+    pub(crate) identity: SessionIdentity,
     times: SessionTimes,
     lifetime: SessionLifetime,
     /// Cancelled when the stream is released: no frame is sent or received after that.
@@ -111,13 +117,20 @@ impl Drop for SessionWrite {
 }
 
 impl Session {
-    /// Begins the session of an agent, which claims more accounts than were accepted if `has_unheard`.
-    pub(crate) fn new(agent: AgentIdentity, has_unheard: bool, tick: Tick) -> Self {
+    /// Begins the session of an agent, which claims more accounts than were accepted if `has_unheard`. `identified`: its
+    /// identity, where identities count.
+    pub(crate) fn new(
+        agent: AgentIdentity,
+        identified: Option<Identified>,
+        has_unheard: bool,
+        tick: Tick,
+    ) -> Self {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             id: ulid::Ulid::generate().to_string().into(),
             agent,
+            identity: SessionIdentity::new(identified),
             times: SessionTimes {
                 since: tick,
                 connected_since: now,

@@ -160,7 +160,7 @@ impl StaticAccountReconciler {
                 let status = agent.status.as_ref().filter(|status| status.connected);
                 agent.spec.zone_id == self.session.agent.zone
                     && agent.spec.agent_id != self.session.agent.id
-                    && agent.spec.approved
+                    && agent.is_approved()
                     && status.is_some_and(&elsewhere)
             })
     }

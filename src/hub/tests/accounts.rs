@@ -7,6 +7,7 @@ use prost::Message as _;
 use crate::connected_agents::ConnectedAgents;
 use crate::hub::context::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::hub::tests::support::*;
+use crate::hub::{AdmissionSettings, HubSettings};
 use crate::informers::AccountKey;
 use kubesvc_core::failure::{Failure, FailureClass};
 use kubesvc_core::lifecycle::{AgentReport, Presence, SessionFact};
@@ -272,12 +273,37 @@ async fn agent_reconnects_after_approval_to_repeat_its_claims() {
     let status = agent.next().await.expect_err("it is closed");
     assert!(status.message().contains("says anew"), "{}", status.message());
     *hub.objects.approve.lock() = true;
+    // Long enough for a write of its end, which would delay its registration.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!hub.objects.log.lock().iter().any(|write| write.starts_with("disconnected")));
     let mut agent = hub.greet(ops::Hello { accounts_held, connect_seq: 2, ..hello("a") }).await;
     assert!(agent.accepted().await.approved);
     assert_eq!(
         hub.hub.sessions.registry.of_id(&"a".into()).pop().map(|session| session.uids()),
         Some(vec!["uid-one".to_owned()])
     );
+}
+
+/// Its replica's watch is behind: the registration reads the approval first. Which event comes first is left to chance.
+#[tokio::test]
+async fn agent_that_is_approved_while_it_registers_is_accepted_and_told_to_reconnect() {
+    let settings = HubSettings::default();
+    let admission = AdmissionSettings { approves_new: false, ..settings.admission };
+    let hub = TestHub::with(HubSettings { admission, ..settings }).await;
+    for number in 0..20 {
+        let id = format!("a{number}");
+        let claim =
+            common::AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, ..Default::default() };
+        let accounts_held =
+            vec![ops::HeldAccount { account: Some(claim), caching_epoch: 0, ..Default::default() }];
+        let mut agent = hub.greet(ops::Hello { accounts_held, ..hello(&id) }).await;
+        agent.accepted().await;
+        let last = agent.next().await.expect("a last frame");
+        let drain = ops::Drain { reconnect_after_ms: 500, ..ops::Drain::default() };
+        assert_eq!(last, Some(ops::hub_frame::Frame::Drain(drain)), "{id}");
+        let status = agent.next().await.expect_err("it is closed");
+        assert!(status.message().contains("says anew"), "{}", status.message());
+    }
 }
 
 #[tokio::test]

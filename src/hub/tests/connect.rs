@@ -390,12 +390,12 @@ async fn an_unapproved_process_gets_no_account_under_a_reserved_id() {
 #[test]
 fn approval_that_was_read_earlier_does_not_replace_a_later_one() {
     let greeting = crate::hub::agent_admission::hello::check(hello("a"), 1024).expect("it is good");
-    let session = Session::new(greeting.agent.clone(), false, 0);
+    let session = Session::new(greeting.agent.clone(), None, false, 0);
     assert!(session.approve(true, ApprovalSource::Watch(12)));
     assert!(!session.approve(false, ApprovalSource::Registration(10)), "its answer comes late");
     assert!(session.is_approved());
 
-    let session = Session::new(greeting.agent.clone(), false, 0);
+    let session = Session::new(greeting.agent.clone(), None, false, 0);
     assert!(session.approve(true, ApprovalSource::Registration(10)));
     assert!(!session.approve(false, ApprovalSource::Watch(9)), "the watch is behind");
     assert!(session.is_approved());

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use crate::connected_agents::LeaderClock;
-use crate::hub::agent_status::registration::{OutboxWrite, RegisteredAgent};
+use crate::hub::agent_status::registration::{OutboxWrite, RegisteredAgent, RegisteredIdentity, Stranger};
 use crate::hub::tests::fakes::{FakeAccounts, FakeRows};
 use crate::hub::*;
 use crate::leases::Mandate;
@@ -63,6 +63,12 @@ pub(super) struct FakeObjects {
     pub(super) hung: Mutex<HashSet<String>>,
     /// Numbers of such writes that were started and that were abandoned.
     pub(super) hangs: Mutex<[usize; 2]>,
+    /// Identities of the registrations.
+    pub(super) identities: Mutex<Vec<Option<RegisteredIdentity>>>,
+    /// Agents that were shown without a session.
+    pub(super) shown: Mutex<Vec<Stranger>>,
+    /// How the sessions ended.
+    pub(super) ends: Mutex<Vec<SessionEnd>>,
 }
 
 impl FakeObjects {
@@ -105,7 +111,9 @@ impl AgentObjects for FakeObjects {
         }
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
         self.needs.lock().push(registration.needs_accounts);
-        let approved = *self.approve.lock();
+        self.identities.lock().push(registration.identity.clone());
+        let is_bound = registration.identity.as_ref().is_some_and(|identity| identity.binding.is_some());
+        let approved = is_bound || *self.approve.lock();
         Ok(RegisteredAgent { approved, approved_once: approved || *self.withdrawn.lock(), version: 10 })
     }
 
@@ -121,6 +129,7 @@ impl AgentObjects for FakeObjects {
             *unheard -= 1;
             return Err(RegistrationError::Api { name: agent.to_string(), reason: "down".into() });
         }
+        self.ends.lock().push(end);
         let requested = if end == SessionEnd::Requested { " on request" } else { "" };
         self.log.lock().push(format!("disconnected {agent}{requested}"));
         Ok(())
@@ -134,6 +143,11 @@ impl AgentObjects for FakeObjects {
     async fn write_summary(&self, _: SessionRef<'_>, note: &AgentSummary) -> Result<bool, RegistrationError> {
         self.notes.lock().push(note.clone());
         Ok(*self.tells.lock())
+    }
+
+    async fn show(&self, stranger: &Stranger) -> Result<(), RegistrationError> {
+        self.shown.lock().push(stranger.clone());
+        Ok(())
     }
 
     async fn warn(&self, session: SessionRef<'_>, reason: &'static str, _: &str) {
@@ -217,20 +231,26 @@ impl TestHub {
         leads: Option<Arc<Leadership>>,
         replicas: Arc<Replicas>,
     ) -> Self {
-        Self::of_ports(settings, leads, replicas, None).await
+        Self::of_ports(settings, leads, replicas, (None, None)).await
     }
 
     /// A hub to which agents stream objects.
     pub(super) async fn with_cache(cache: CachePorts) -> Self {
         let replicas = Replicas::alone(&"r-0".into());
-        Self::of_ports(HubSettings::default(), None, replicas, Some(cache)).await
+        Self::of_ports(HubSettings::default(), None, replicas, (Some(cache), None)).await
+    }
+
+    /// A hub that identifies agents.
+    pub(super) async fn with_identities(identities: AgentIdentities) -> Self {
+        let replicas = Replicas::alone(&"r-0".into());
+        Self::of_ports(HubSettings::default(), None, replicas, (None, Some(identities))).await
     }
 
     async fn of_ports(
         settings: HubSettings,
         leads: Option<Arc<Leadership>>,
         replicas: Arc<Replicas>,
-        cache: Option<CachePorts>,
+        (cache, identities): (Option<CachePorts>, Option<AgentIdentities>),
     ) -> Self {
         let settings = HubSettings {
             replica_id: "r-0".into(),
@@ -262,6 +282,9 @@ impl TestHub {
             reports: Mutex::default(),
             hung: Mutex::default(),
             hangs: Mutex::default(),
+            identities: Mutex::default(),
+            shown: Mutex::default(),
+            ends: Mutex::default(),
         });
         let (accounts, credentials) =
             (Arc::new(AccountIndex::default()), Arc::new(FakeCredentials::default()));
@@ -282,6 +305,7 @@ impl TestHub {
             leader: Arc::clone(&leader),
             leadership: Arc::clone(&leadership),
             replicas,
+            identities,
         };
         let hub = Hub::new(settings, ports);
         let bound = hub.bind().await.expect("an ephemeral port can be had");

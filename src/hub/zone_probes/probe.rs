@@ -83,7 +83,8 @@ impl SessionProbes {
         now: HubUptime,
     ) -> ProbeStep {
         let known = self.probes.get(uid);
-        let round = account.and_then(ProbeRound::of).filter(|_| view.approved && !view.draining);
+        let round =
+            account.and_then(ProbeRound::of).filter(|_| view.approved && !view.draining && view.may_offer);
         match (round, known) {
             (None, None) => ProbeStep::Nothing,
             (None, Some(_)) => ProbeStep::Forget,

@@ -222,7 +222,7 @@ fn no_settings_of_any_shape_stop_the_import_or_the_operator() {
 #[test]
 fn agents_files_are_listed_also_if_the_agent_refuses_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let text = "zoneId: east\nclouddriver: {auth: {token: s3cret}}\npprof: {enabled: true}\nkubernetes:\n  accounts:\n  \
+    let text = "zoneId: east\nclouddriver: {auth: {token: s3cret}}\nsecrets.vault.token: s3cret\npprof: {enabled: true}\nkubernetes:\n  accounts:\n  \
                 - {name: a, kubeconfigFile: /kubeconfigfiles/a}\n  - {name: b, serviceAccount: true}\n  \
                 - {name: c, kubeconfigFile: 'encryptedFile:vault!e:s3cret!p:x!k:y', kinds: s3cret, nothing: s3cret}\n";
     std::fs::write(folder.path().join("armory-agent.yml"), text).expect("written");
@@ -232,7 +232,7 @@ fn agents_files_are_listed_also_if_the_agent_refuses_them() {
     let shown: Vec<_> = accounts.iter().map(|one| (one.name.as_str(), one.credential.as_str())).collect();
     assert_eq!(shown[..2], [("a", "kubeconfig file"), ("b", "service account")], "{read:?}");
     assert!(shown[2].0 == "c" && shown[2].1.contains("engine"), "{read:?}");
-    for part in ["clouddriver.auth.token", "nothing"] {
+    for part in ["secrets.vault.token", "nothing"] {
         assert!(read.refused.iter().any(|line| line.contains(part)), "{part}: {read:?}");
     }
     assert!(read.ignored.iter().any(|line| line.contains("pprof.enabled")), "{read:?}");

@@ -1,6 +1,7 @@
 //! Tests of the settings, each a table of cases; also of what the settings of both programs have in common.
 
 mod agent_subjects;
+mod bearer;
 mod cached_objects;
 mod closed;
 mod credentials_sources;

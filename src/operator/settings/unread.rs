@@ -1,12 +1,10 @@
 //! The keys of the operator's file that have no effect, or are refused, each with the reason.
 
 use kubesvc_runtime::config::Unread::{self, Inert, Refused};
-use kubesvc_runtime::config::{ANY, SECRET, SettingType};
+use kubesvc_runtime::config::{ANY, SECRET};
 
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
 const NO_V2: &str = "there is no V2 provider in this program";
-const HUB_AUTH: &str = "the hub does not check who an agent is yet; leave this out, and let nobody but agents reach \
-    port 9091 (docs/security.md)";
 const REST_TLS: &str = "only PEM files are read: name them in server.ssl.certificate, certificatePrivateKey and \
     trustCertificate (openssl pkcs12 -in STORE -nodes -out FILE.pem)";
 const REST_TLS_ELSE: &str =
@@ -25,16 +23,6 @@ pub(super) const KEYS: &[Unread] = &[
         ],
     ),
     Refused(REST_TLS_ELSE, "server.ssl", &[("*", SECRET, "", "all else about TLS")]),
-    Refused(
-        HUB_AUTH,
-        "kubesvc.grpc.auth",
-        &[(
-            "mode",
-            SettingType::Choice(&["open", "log", "bound"]),
-            "open",
-            "whether agents must show who they are",
-        )],
-    ),
     Inert(
         NO_POOL,
         ANY,

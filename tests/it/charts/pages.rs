@@ -312,7 +312,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         run(&plane, &format!("{operator} --set settings.logging.level=debug\n{agent}"));
         run(
             &plane,
-            "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io crd/kubesvcagents.kubesvc.io crd/kubesvcmigrations.kubesvc.io",
+            "kubectl wait --for=condition=Established crd/kubesvcaccounts.kubesvc.io crd/kubesvcagents.kubesvc.io crd/kubesvcidentities.kubesvc.io crd/kubesvcmigrations.kubesvc.io",
         );
         run(&plane, "kubectl apply --namespace kubesvc --kustomize config/samples");
     };
@@ -325,7 +325,10 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     let what_counts = async || {
         let mut counts = Vec::new();
         for (kind, fields) in [
-            ("kubesvcaccounts,kubesvcagents,kubesvcmigrations", "{.kind} {.metadata.name} {.spec}"),
+            (
+                "kubesvcaccounts,kubesvcagents,kubesvcidentities,kubesvcmigrations",
+                "{.kind} {.metadata.name} {.spec}",
+            ),
             ("secrets", "{.type} {.metadata.name} {.data}"),
             ("configmaps", "{.metadata.name} {.data}"),
             ("deployments,statefulsets", "{.metadata.name} {.spec.replicas}"),
@@ -355,7 +358,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
         }
         run(
             &plane,
-            "kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcmigrations.kubesvc.io",
+            "kubectl delete crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcidentities.kubesvc.io kubesvcmigrations.kubesvc.io",
         );
         run(&plane, "kubectl delete secret sample-production-kubeconfig --namespace kubesvc");
         assert_eq!(page_says("Restore"), 6);
@@ -389,7 +392,7 @@ async fn commands_of_the_upgrade_page_restore_and_remove_everything() {
     run(&plane, "helm uninstall kubesvc --namespace kubesvc");
     run(
         &plane,
-        "kubectl delete --wait=false crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcmigrations.kubesvc.io",
+        "kubectl delete --wait=false crd kubesvcaccounts.kubesvc.io kubesvcagents.kubesvc.io kubesvcidentities.kubesvc.io kubesvcmigrations.kubesvc.io",
     );
     eventually("the accounts with the finalizer are left alone", TIMEOUT, async || {
         let left = plane.kubectl(["get", "ksa", "--all-namespaces", "--output=name"]).await.ok()?;

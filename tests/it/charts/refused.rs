@@ -279,7 +279,11 @@ const OPERATOR: &[Refusal] = &[
 const AGENT: &[Refusal] = &[
     (
         &["mode=spinnaker-service", "settings.clouddriver.tls.clientKeyFilePassword=x"],
-        "settings.clouddriver.tls.clientkeyfilepassword would stand in a ConfigMap: store the password in a Secret, and give it to the agent as CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD in extraEnv, with valueFrom.secretKeyRef.",
+        "settings.clouddriver.tls.clientkeyfilepassword would stand in a ConfigMap: store it in a Secret, and give it to the agent as CLOUDDRIVER_TLS_CLIENTKEYFILEPASSWORD in extraEnv, with valueFrom.secretKeyRef.",
+    ),
+    (
+        &["mode=spinnaker-service", "settings.clouddriver.auth.token=x"],
+        "settings.clouddriver.auth.token would stand in a ConfigMap: store it in a Secret, and give it to the agent as CLOUDDRIVER_AUTH_TOKEN in extraEnv, with valueFrom.secretKeyRef.",
     ),
     (
         &[

@@ -221,14 +221,26 @@ fn each_watched_namespace_gets_a_binding_and_all_of_them_a_cluster_role_binding(
     };
     assert_eq!(
         in_cluster(&rendered),
-        ["kubesvc-operator-installations", "system:auth-delegator"],
+        [
+            "kubesvc-operator-installations",
+            "system:auth-delegator",
+            "system:service-account-issuer-discovery"
+        ],
         "it sees which namespaces of other installations are there; operations ask who calls"
     );
-    assert_eq!(in_cluster(&objects("kubesvc", &[])), ["system:auth-delegator"]);
+    assert_eq!(
+        in_cluster(&objects("kubesvc", &[])),
+        ["system:auth-delegator", "system:service-account-issuer-discovery"]
+    );
     let all = objects("kubesvc", &["watchNamespaces={*}"]);
     assert_eq!(
         in_cluster(&all),
-        ["kubesvc-operator", "kubesvc-operator-installations", "system:auth-delegator"]
+        [
+            "kubesvc-operator",
+            "kubesvc-operator-installations",
+            "system:auth-delegator",
+            "system:service-account-issuer-discovery"
+        ]
     );
     for binding in rendered.iter().chain(&all).filter(|one| one["subjects"].is_array()) {
         assert_eq!(binding["subjects"][0]["namespace"], "kubesvc", "{binding}");

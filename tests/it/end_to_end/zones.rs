@@ -257,7 +257,8 @@ async fn unapproved_agent_gets_no_accounts(database: Database) {
     let world =
         World::prepare().database(database).setting("kubesvc.agents.approval", "manual").start().await;
     let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    // One that is not told to connect anew waits for longer than this test does.
+    let agent = world.agent("agent-1").setting("kubernetes.reconnectTimeoutMs", json!(600_000)).start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_reason("prod", State::Failed, "NoAgent").await;
     let name = object_names::agent_object_name(&agent.id().into(), &ZoneId::from(agent.zone()));

@@ -9,36 +9,27 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use moka::sync::Cache;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use secrecy::zeroize::Zeroizing;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
 
+use crate::program_run::{self, RunError};
 use crate::wire_failure::before_send;
 use kubesvc_core::failure::truncate;
 use kubesvc_core::wire::common::Failure;
 use kubesvc_core::wire::common::failure::Class;
+use kubesvc_runtime::telemetry::errors::chain;
 
-/// Timeout for one run of a program.
-const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a program's standard output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
-/// Maximum size of a program's standard error in the log, in bytes.
-const MAX_ERROR_OUTPUT_BYTES: u64 = 4096;
 /// Maximum number of cached credentials.
 const MAX_CACHED_CREDENTIALS: u64 = 1000;
 /// API group of `ExecCredential`.
@@ -298,12 +289,7 @@ impl Programs {
             );
             return Err(before_send(Class::ExecForbidden, message));
         }
-        let folders = self.path.iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
-        let is_program = |path: &PathBuf| {
-            std::fs::metadata(path)
-                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-        };
-        folders.map(|folder| folder.join(&exec.command)).find(is_program).ok_or_else(|| {
+        program_run::in_path(&exec.command, self.path.as_deref()).ok_or_else(|| {
             let message = format!(
                 "the program {shown}, with which the kubeconfig logs in, is not in the agent's PATH; install it beside the agent"
             );
@@ -312,102 +298,30 @@ impl Programs {
     }
 }
 
-/// Process group of a program. Killed on drop: nothing of it outlives the run.
-struct ProcessGroup(Option<Pid>);
-
-impl ProcessGroup {
-    fn of(child: &Child) -> Self {
-        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
-    }
-
-    fn kill(&mut self) {
-        if let Some(group) = self.0.take() {
-            // The group may already be gone, which is fine.
-            let _ = killpg(group, Signal::SIGKILL);
-        }
-    }
-}
-
-impl Drop for ProcessGroup {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
     let name = &exec.command;
     let env: HashMap<_, _> = exec.env.iter().cloned().collect();
     let mut command = Command::new(program);
-    command
-        .args(&exec.args)
-        .envs(env)
-        .env("KUBERNETES_EXEC_INFO", exec.info())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| {
-        before_send(Class::BadReference, format!("the program {name} cannot be started: {error}"))
-    })?;
-    let mut group = ProcessGroup::of(&child);
-    let (output, errors) = (child.stdout.take(), child.stderr.take());
-    let finished = async {
-        // Child processes that the program leaves behind would keep its output open.
-        let ended = async {
-            let status = child.wait().await;
-            group.kill();
-            status
-        };
-        tokio::join!(ended, read(output, MAX_OUTPUT_BYTES), read_and_drain(errors))
-    };
-    let Ok((status, output, errors)) = timeout(RUN_TIMEOUT, finished).await else {
-        let message = format!("the program {name} did not log in within {} s", RUN_TIMEOUT.as_secs());
-        return Err(before_send(Class::Timeout, message));
-    };
-    log(name, &errors);
-    let failed = |class, what: &str| Err(before_send(class, format!("the program {name} {what}")));
-    if output.len() as u64 > MAX_OUTPUT_BYTES {
-        return failed(Class::BadKubeconfig, &format!("has printed more than {MAX_OUTPUT_BYTES} bytes"));
-    }
-    match status {
-        Ok(status) if status.success() => {}
-        Ok(status) => {
-            return failed(
-                Class::Unreachable,
-                &format!("{}; the agent's log has what it says", ended(status)),
-            );
+    command.args(&exec.args).envs(env).env("KUBERNETES_EXEC_INFO", exec.info());
+    let failed = |class, what: &str| before_send(class, format!("the program {name} {what}"));
+    let ended = program_run::run(&mut command, MAX_OUTPUT_BYTES).await;
+    let output = ended.and_then(|ended| {
+        log(name, &ended.errors);
+        ended.output()
+    });
+    let output = output.map_err(|error| {
+        let text = chain(&error);
+        match error {
+            RunError::Start(_) => failed(Class::BadReference, &text),
+            RunError::Late => failed(Class::Timeout, &text),
+            RunError::TooLong(_) => failed(Class::BadKubeconfig, &text),
+            RunError::Wait(_) => failed(Class::Internal, &text),
+            RunError::ExitCode(_) | RunError::Killed => {
+                failed(Class::Unreachable, &format!("{text}; the agent's log has what it says"))
+            }
         }
-        Err(error) => return failed(Class::Internal, &format!("cannot be waited for: {error}")),
-    }
-    ExecCredential::read(&output, &exec.api_version).or_else(|problem| failed(Class::BadKubeconfig, problem))
-}
-
-fn ended(status: ExitStatus) -> String {
-    match status.code() {
-        Some(code) => format!("ended with exit code {code}"),
-        None => "was killed".to_owned(),
-    }
-}
-
-/// Reads at most one byte more than `most`; then the program finds its output closed.
-async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Zeroizing<Vec<u8>> {
-    let mut bytes = Zeroizing::new(Vec::new());
-    if let Some(from) = from {
-        // What was read before an error counts.
-        let _ = from.take(most + 1).read_to_end(&mut bytes).await;
-    }
-    bytes
-}
-
-/// Reads the beginning of a program's standard error, and discards the rest so that the program can continue.
-async fn read_and_drain(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut from) = from {
-        let _ = (&mut from).take(MAX_ERROR_OUTPUT_BYTES).read_to_end(&mut bytes).await;
-        let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
-    }
-    bytes
+    })?;
+    ExecCredential::read(&output, &exec.api_version).map_err(|problem| failed(Class::BadKubeconfig, problem))
 }
 
 fn log(name: &str, errors: &[u8]) {

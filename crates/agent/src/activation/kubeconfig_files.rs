@@ -3,8 +3,8 @@
 //! A kubeconfig named by the owner may refer to files and to a program that logs in. Their contents replace the
 //! references, so that the result can be vetted like any other kubeconfig.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
@@ -13,6 +13,7 @@ use secrecy::zeroize::Zeroizing;
 use sha2::{Digest, Sha256};
 
 use crate::activation::exec::{Exec, ExecCredential};
+use crate::regular_file::{self, RegularFileError};
 use crate::watched_files::ReadFile;
 use crate::wire_failure::before_send;
 use kubesvc_core::kubeconfig::{DocumentNode, KubeconfigError, vet_file_path};
@@ -51,24 +52,15 @@ pub(super) fn below(path: &str, folders: &[PathBuf]) -> Result<PathBuf, Failure>
 
 /// Reads a regular file of limited size. `shown` is the path that messages contain.
 pub(super) fn read(path: &Path, shown: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let irregular = || before_send(Class::BadReference, format!("{} is no regular file", shown.display()));
-    // Opening a named pipe would block, so check first, and check the opened file again.
-    if !fs::metadata(path).map_err(|error| unreadable(shown, &error))?.is_file() {
-        return Err(irregular());
-    }
-    let file = File::open(path).map_err(|error| unreadable(shown, &error))?;
-    if !file.metadata().map_err(|error| unreadable(shown, &error))?.is_file() {
-        return Err(irregular());
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(8 * 1024));
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(shown, &error))?;
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(before_send(
-            Class::BadKubeconfig,
-            format!("{} is larger than {MAX_FILE_BYTES} bytes", shown.display()),
-        ));
-    }
-    Ok(bytes)
+    regular_file::read(path, MAX_FILE_BYTES).map_err(|error| match error {
+        RegularFileError::Io(error) => unreadable(shown, &error),
+        RegularFileError::Irregular => {
+            before_send(Class::BadReference, format!("{} is no regular file", shown.display()))
+        }
+        RegularFileError::TooLarge(max) => {
+            before_send(Class::BadKubeconfig, format!("{} is larger than {max} bytes", shown.display()))
+        }
+    })
 }
 
 /// The path and digest of a file, for watching it.

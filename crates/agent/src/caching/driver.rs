@@ -10,12 +10,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
 use super::batch::EncodedFrame;
 use super::shared::SharedStream;
 use super::stream::{AccountCommand, CachingSender, FrameOutcome, StreamAction, StreamIdentity};
+use crate::hub_token::HubService;
 use crate::metrics::CachedObjectMetrics;
 use kubesvc_core::wire::MAX_MESSAGE_BYTES;
 use kubesvc_core::wire::common::Fence;
@@ -29,7 +29,7 @@ const MAX_QUEUED_FRAMES: usize = 16;
 /// A connection to a hub that takes cached objects.
 #[derive(Clone, Debug)]
 pub struct HubConnection {
-    pub channel: Channel,
+    pub service: HubService,
     pub identity: StreamIdentity,
 }
 
@@ -139,8 +139,7 @@ impl StreamDriver {
     }
 
     fn open(&mut self, number: u64, first: EncodedFrame) {
-        let Some(channel) = self.connection.borrow().as_ref().map(|connection| connection.channel.clone())
-        else {
+        let Some(hub) = self.connection.borrow().as_ref().map(|connection| connection.service.clone()) else {
             return self.shared.drive(|state, now| state.ended(number, now));
         };
         let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
@@ -148,12 +147,13 @@ impl StreamDriver {
         let _ = outbound.try_send(first);
         let received = self.received.0.clone();
         let reading = spawn_named("stream of cached objects", async move {
-            match call(channel, frames).await {
-                Ok(inbound) => read(number, inbound, &received).await,
-                Err(status) => {
-                    let why = status.message();
-                    tracing::info!(code = ?status.code(), "the hub refused the stream of cached objects: {why}");
-                }
+            let ended = match call(hub.clone(), frames).await {
+                Ok(inbound) => read(number, inbound, &received).await.map_err(|status| ("it broke", status)),
+                Err(status) => Err(("the hub refused it", status)),
+            };
+            if let Err((how, status)) = ended {
+                let why = hub.shown(status.message());
+                tracing::info!(code = ?status.code(), "the stream of cached objects has ended, {how}: {why}");
             }
             let _ = received.send((number, None)).await;
         });
@@ -206,11 +206,8 @@ async fn reserve(outbound: Option<mpsc::Sender<EncodedFrame>>) -> Option<mpsc::O
     outbound?.reserve_owned().await.ok()
 }
 
-async fn call(
-    channel: Channel,
-    frames: mpsc::Receiver<EncodedFrame>,
-) -> Result<Streaming<CacheDown>, Status> {
-    let mut client = Grpc::new(channel)
+async fn call(hub: HubService, frames: mpsc::Receiver<EncodedFrame>) -> Result<Streaming<CacheDown>, Status> {
+    let mut client = Grpc::new(hub)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
@@ -219,21 +216,17 @@ async fn call(
     Ok(response.into_inner())
 }
 
-async fn read(number: u64, mut inbound: Streaming<CacheDown>, received: &mpsc::Sender<StreamFrame>) {
-    loop {
-        match inbound.message().await {
-            Ok(Some(frame)) => {
-                if received.send((number, Some(frame))).await.is_err() {
-                    return;
-                }
-            }
-            Ok(None) => return,
-            Err(status) => {
-                tracing::info!(code = ?status.code(), "the stream of cached objects broke: {}", status.message());
-                return;
-            }
+async fn read(
+    number: u64,
+    mut inbound: Streaming<CacheDown>,
+    received: &mpsc::Sender<StreamFrame>,
+) -> Result<(), Status> {
+    while let Some(frame) = inbound.message().await? {
+        if received.send((number, Some(frame))).await.is_err() {
+            break;
         }
     }
+    Ok(())
 }
 
 /// Path of `events.Caching/Stream`, for `tonic::client::Grpc::streaming`.

@@ -6,23 +6,22 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::AgentOptions;
 use crate::caching::{HubConnection, StreamIdentity};
 use crate::link::LinkEnd;
+use crate::link::refusal::{HubRefusal, said};
 use crate::link::transport::HubChannel;
-use kubesvc_core::failure::truncate;
 use kubesvc_core::requests;
 use kubesvc_core::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
 };
 use kubesvc_core::wire::{
-    MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION, REFUSALS_CAPABILITY,
+    MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION, REAUTH_CAPABILITY,
+    REFUSALS_CAPABILITY,
 };
 use kubesvc_runtime::grpc::ops::operations_client::OperationsClient;
-use kubesvc_runtime::telemetry::errors::chain;
 
 /// Timeout for the hub's answer to the hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,19 +31,24 @@ const MAX_QUEUED_FRAMES: usize = 16;
 /// What is needed to stream objects, with compressed bodies.
 pub(super) const CACHING_CAPABILITIES: [&str; 2] = ["caching/1", "zstd/1"];
 /// What this agent can do. The hub answers with what of it is used.
-const CAPABILITIES: [&str; 4] =
-    [CACHING_CAPABILITIES[0], CACHING_CAPABILITIES[1], requests::CAPABILITY, REFUSALS_CAPABILITY];
+const CAPABILITIES: [&str; 5] = [
+    CACHING_CAPABILITIES[0],
+    CACHING_CAPABILITIES[1],
+    requests::CAPABILITY,
+    REFUSALS_CAPABILITY,
+    REAUTH_CAPABILITY,
+];
 
 /// A stream that the hub has accepted.
 #[derive(Debug)]
 pub(super) struct AcceptedStream {
     pub(super) accepted: Accepted,
-    /// The connection, for further streams.
-    pub(super) channel: Channel,
+    /// The connection, for further streams, and what it shows.
+    pub(super) hub: HubChannel,
+    /// Number of the token that the stream was opened with; 0: none.
+    pub(super) token: u64,
     pub(super) outbound: mpsc::Sender<AgentFrame>,
     pub(super) inbound: Streaming<HubFrame>,
-    /// Number of the identity that the connection shows.
-    pub(super) identity: u64,
 }
 
 impl AcceptedStream {
@@ -57,10 +61,15 @@ impl AcceptedStream {
         self.uses(REFUSALS_CAPABILITY)
     }
 
+    /// Whether this hub takes another token for a session that goes on.
+    pub(super) fn takes_tokens(&self) -> bool {
+        self.uses(REAUTH_CAPABILITY)
+    }
+
     /// The connection for further streams; `None` if the hub does not use all of these capabilities.
     pub(super) fn connection(&self, capabilities: &[&str], agent: &Introduction) -> Option<HubConnection> {
         capabilities.iter().all(|one| self.uses(one)).then(|| HubConnection {
-            channel: self.channel.clone(),
+            service: self.hub.service.clone(),
             identity: StreamIdentity {
                 session_id: self.accepted.session_id.clone(),
                 agent_id: agent.options.agent_id.to_string(),
@@ -132,43 +141,44 @@ pub(super) async fn greet(hub: HubChannel, hello: Hello) -> Result<AcceptedStrea
 }
 
 async fn open(hub: &HubChannel, hello: Hello) -> Result<AcceptedStream, LinkEnd> {
-    let channel = hub.channel.clone();
-    let mut client = OperationsClient::new(channel.clone())
+    // Before the token is sent, so that a change in between is noticed.
+    let token = hub.token_number();
+    let mut client = OperationsClient::new(hub.service.clone())
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
+    let zone = hello.zone_id.clone();
     let first = AgentFrame { seq: 1, ack: 0, frame: Some(agent_frame::Frame::Hello(hello)) };
     // The queue is new, so there is room. The hub may wait for the hello before it answers the call at all.
     let _ = outbound.try_send(first);
-    let response = client.get_ops(ReceiverStream::new(frames)).await.map_err(|status| broken(&status))?;
+    let response =
+        client.get_ops(ReceiverStream::new(frames)).await.map_err(|status| broken(&status, hub))?;
     let mut inbound = response.into_inner();
-    let first = inbound.message().await.map_err(|status| broken(&status))?;
+    let first = inbound.message().await.map_err(|status| broken(&status, hub))?;
     match first.and_then(|frame| frame.frame) {
         Some(hub_frame::Frame::Accepted(accepted)) => {
-            Ok(AcceptedStream { accepted, channel, outbound, inbound, identity: hub.identity })
+            Ok(AcceptedStream { accepted, hub: hub.clone(), token, outbound, inbound })
         }
-        Some(hub_frame::Frame::Refused(refused)) => Err(LinkEnd::Refused(refused)),
+        Some(hub_frame::Frame::Refused(refused)) => {
+            Err(LinkEnd::Refused(HubRefusal::of_frame(&refused, &zone, hub)))
+        }
         Some(_) => Err(LinkEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
         None => Err(LinkEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
     }
 }
 
 /// The end of a stream with an error.
-pub(super) fn broken(status: &Status) -> LinkEnd {
+pub(super) fn broken(status: &Status, hub: &HubChannel) -> LinkEnd {
+    if let Some(refusal) = HubRefusal::of_status(status, hub) {
+        return LinkEnd::Refused(refusal);
+    }
     let remedy = match status.code() {
         Code::Unimplemented => " (is this the address of a kubesvc hub?)",
-        Code::Unauthenticated | Code::PermissionDenied => {
-            " (does the hub, or a proxy before it, want a certificate: clouddriver.tls.clientCertFile?)"
-        }
         _ => "",
     };
-    let text = if status.message().is_empty() { chain(status) } else { status.message().to_owned() };
-    LinkEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
-}
-
-/// A text from the hub, made safe for a log line.
-pub(super) fn shown(text: &str) -> String {
-    let mut text: String = text.chars().filter(|letter| !letter.is_control()).collect();
-    truncate(&mut text, 512);
-    text
+    LinkEnd::Broken(format!(
+        "the stream to the hub broke: {:?}: {}{remedy}",
+        status.code(),
+        said(status, hub)
+    ))
 }

@@ -10,8 +10,10 @@ use tonic::Streaming;
 
 use crate::command_executor::CommandExecutor;
 use crate::health::AgentStatus;
+use crate::hub_token::shown;
 use crate::link::dial::{AcceptedStream, Introduction};
 use crate::link::probes::Probes;
+use crate::link::reauthentication::Reauthentication;
 use crate::link::renewal::Renewal;
 use crate::link::transport::HubChannel;
 use crate::link::{LinkEnd, StopSignals, dial, up_to};
@@ -19,8 +21,8 @@ use crate::static_accounts::StaticAccountList;
 use kubesvc_core::wire::common::{AccountRef, Failure};
 use kubesvc_core::wire::ops::agent_frame::Frame;
 use kubesvc_core::wire::ops::{
-    Accepted, AgentFrame, Drain, Draining, Goodbye, Heartbeat, HubFrame, StaticAccounts, StaticAnswers,
-    Working, hub_frame,
+    AgentFrame, Drain, Draining, Goodbye, Heartbeat, HubFrame, StaticAccounts, StaticAnswers, Working,
+    hub_frame,
 };
 use kubesvc_core::wire::{MAX_BATCH_BYTES, MAX_MESSAGE_BYTES};
 
@@ -39,12 +41,16 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The session of one stream.
 pub(super) struct LinkSession<'a> {
+    hub: HubChannel,
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
     accounts: &'a mut CommandExecutor,
     introduction: &'a mut Introduction,
     status: &'a AgentStatus,
     renewal: Renewal,
+    /// `None`: there is no token, or the hub takes no other one in a session.
+    reauthentication: Option<Reauthentication>,
+    reauthentication_due: bool,
     heartbeat: Duration,
     /// Maximum size of the accounts in one frame to this hub, in bytes.
     batch_bytes: usize,
@@ -86,19 +92,24 @@ enum LinkEvent {
     Silent,
     OwnChanged,
     Leave,
-    /// There is a connection with another client certificate.
+    /// There is a connection with another credential.
     Renewed(HubChannel),
+    /// There is another token, of which the hub is to be told.
+    NewToken,
 }
 
 impl<'a> LinkSession<'a> {
     pub(super) fn new(
-        accepted: &Accepted,
-        (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
+        stream: AcceptedStream,
         (accounts, introduction): (&'a mut CommandExecutor, &'a mut Introduction),
         status: &'a AgentStatus,
         renewal: Renewal,
         idle_timeout: Duration,
     ) -> Self {
+        let takes_tokens = stream.takes_tokens();
+        let AcceptedStream { accepted, hub, token, outbound, inbound } = stream;
+        let reauthentication =
+            hub.service.token().filter(|_| takes_tokens).map(|held| Reauthentication::new(held, token));
         let heartbeat = match accepted.heartbeat_ms {
             0 => DEFAULT_HEARTBEAT_INTERVAL,
             ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
@@ -117,6 +128,9 @@ impl<'a> LinkSession<'a> {
             introduction,
             status,
             renewal,
+            hub,
+            reauthentication,
+            reauthentication_due: false,
             heartbeat,
             batch_bytes: batch_bytes(accepted.max_message_bytes),
             sent: 1,
@@ -143,7 +157,7 @@ impl<'a> LinkSession<'a> {
                 LinkEvent::Frame(Ok(Some(frame))) => self.handle(frame),
                 LinkEvent::Frame(Ok(None)) => return self.closed("the hub closed the stream"),
                 LinkEvent::Frame(Err(status)) if self.leave_at.is_none() => {
-                    return dial::broken(&status);
+                    return dial::broken(&status, &self.hub);
                 }
                 LinkEvent::Frame(Err(_)) => return self.closed("the hub is gone"),
                 LinkEvent::CanSend => self.send_next(),
@@ -152,6 +166,7 @@ impl<'a> LinkSession<'a> {
                 LinkEvent::WorkingDue => self.working = self.accounts.slow().into(),
                 LinkEvent::Silent => return self.closed(&self.silence_limit.1),
                 LinkEvent::OwnChanged => self.queue_own_accounts(),
+                LinkEvent::NewToken => self.reauthentication_due = true,
                 LinkEvent::Leave => return self.leave().await,
                 LinkEvent::Renewed(hub) => {
                     if let Some(next) = self.greet_anew(hub, stop).await {
@@ -170,6 +185,7 @@ impl<'a> LinkSession<'a> {
     ) -> LinkEvent {
         let waiting_answers = self.accounts.waiting_answers() + self.probes.waiting_answers();
         let has_frame = self.draining == DrainingNotice::Due
+            || self.reauthentication_due
             || self.heartbeat_due
             || !self.working.is_empty()
             || waiting_answers > 0
@@ -196,6 +212,7 @@ impl<'a> LinkSession<'a> {
             _ = working_interval.tick() => LinkEvent::WorkingDue,
             () = sleep_until(silent_at) => LinkEvent::Silent,
             hub = self.renewal.dialled(), if self.leave_at.is_none() => LinkEvent::Renewed(hub),
+            () = due(self.reauthentication.as_mut()), if !self.reauthentication_due => LinkEvent::NewToken,
         }
     }
 
@@ -248,12 +265,12 @@ impl<'a> LinkSession<'a> {
         for answer in answers.answers {
             let failure = answer.failure.unwrap_or_default();
             tracing::warn!(
-                account = %dial::shown(&answer.name),
+                account = %shown(&answer.name),
                 class = %failure.class().as_str_name(),
                 "the hub rejected an account from the agent's own file: {}",
-                dial::shown(&failure.message)
+                shown(&failure.message)
             );
-            let failure = Failure { message: dial::shown(&failure.message), ..failure };
+            let failure = Failure { message: shown(&failure.message), ..failure };
             self.accounts.activators().own.refuse(answer.name, failure);
         }
     }
@@ -263,7 +280,7 @@ impl<'a> LinkSession<'a> {
     fn drain(&mut self, drain: &Drain) {
         let after = Duration::from_millis(drain.reconnect_after_ms.into()).min(Duration::from_secs(600));
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
-        let other = dial::shown(&drain.replica_id);
+        let other = shown(&drain.replica_id);
         let other = if other.is_empty() { "none" } else { other.as_str() };
         tracing::info!(other, "the hub asks the agent to connect anew");
         self.leave_at.get_or_insert_with(|| Instant::now() + after + up_to(jitter));
@@ -281,6 +298,10 @@ impl<'a> LinkSession<'a> {
         let frame = if self.draining == DrainingNotice::Due {
             self.draining = DrainingNotice::Sent;
             Frame::Draining(Draining {})
+        } else if std::mem::take(&mut self.reauthentication_due)
+            && let Some(frame) = self.reauthentication.as_mut().and_then(Reauthentication::frame)
+        {
+            Frame::Reauthenticate(frame)
         } else if std::mem::take(&mut self.heartbeat_due) {
             self.heartbeats += 1;
             Frame::Heartbeat(Heartbeat {
@@ -351,6 +372,14 @@ fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, Stri
     }
     let seconds = idle_timeout.as_secs_f64();
     (idle_timeout, format!("the hub said nothing for {seconds} s (clouddriver.keepAliveOperationSeconds)"))
+}
+
+/// Waits until the hub is to be told of another token.
+async fn due(reauthentication: Option<&mut Reauthentication>) {
+    match reauthentication {
+        Some(reauthentication) => reauthentication.due().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn progress(accounts: &mut CommandExecutor, probes: &mut Probes) -> LinkEvent {

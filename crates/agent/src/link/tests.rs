@@ -15,7 +15,7 @@ use kubesvc_core::wire::ops::account_spec::Credential;
 use kubesvc_core::wire::ops::agent_frame::Frame;
 use kubesvc_core::wire::ops::refused::Reason;
 use kubesvc_core::wire::ops::{
-    AccountResult, AccountSpec, AddAccounts, DeleteAccounts, Drain, Heartbeat, hub_frame,
+    AccountResult, AccountSpec, AddAccounts, DeleteAccounts, Drain, Heartbeat, Refused, hub_frame,
 };
 
 mod backoff;
@@ -23,6 +23,7 @@ mod fake_hub;
 mod probes;
 mod static_accounts;
 mod tls;
+mod tokens;
 
 use fake_hub::{FakeHub, Stream};
 

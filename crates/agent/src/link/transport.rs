@@ -23,6 +23,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, ServiceExt as _, service_fn};
 
 use crate::cluster::TrustError;
+use crate::hub_token::{HubService, HubToken, NoTokenError};
 use crate::settings::HubConnectionSettings;
 use crate::tls::DialTls;
 use crate::{AgentError, AgentOptions};
@@ -46,14 +47,25 @@ pub(super) struct HubDialer {
     hub: String,
     /// `None`: the hub is dialled without TLS.
     tls: Option<Arc<DialTls>>,
+    /// `None`: no token is sent.
+    token: Option<Arc<HubToken>>,
+}
+
+/// What the agent shows the hub.
+#[derive(Clone, Debug, Default)]
+pub struct HubCredentials {
+    /// TLS to the hub, with the client certificate if there is one; `None`: the hub is dialled without.
+    pub tls: Option<Arc<DialTls>>,
+    /// The token of each stream; `None`: there is none.
+    pub token: Option<Arc<HubToken>>,
 }
 
 /// A connection to the hub.
 #[derive(Clone, Debug)]
 pub(super) struct HubChannel {
-    pub(super) channel: Channel,
-    /// Number of the identity that it shows.
-    pub(super) identity: u64,
+    pub(super) service: HubService,
+    /// Number of the client certificate that it shows.
+    pub(super) certificate: u64,
     seen: ConnectionLog,
     tls: Option<Arc<DialTls>>,
 }
@@ -61,6 +73,8 @@ pub(super) struct HubChannel {
 /// Why there is no connection to the hub.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DialError {
+    #[error("the hub is not dialled without a token")]
+    Token(#[from] NoTokenError),
     #[error("clouddriver.tls.cacertFile is not set")]
     Trust(#[source] TrustError),
     #[error("{host:?} of clouddriver.grpc is no name of a certificate; set clouddriver.tls.serverName")]
@@ -78,7 +92,8 @@ pub(super) enum DialError {
 
 impl HubDialer {
     /// Checks the hub's address, and configures everything that HTTP/2 leaves open.
-    pub(super) fn new(options: &AgentOptions, tls: Option<Arc<DialTls>>) -> Result<Self, AgentError> {
+    pub(super) fn new(options: &AgentOptions, credentials: HubCredentials) -> Result<Self, AgentError> {
+        let HubCredentials { tls, token } = credentials;
         let HubConnectionSettings { grpc: hub, ping_every, ping_timeout, .. } = &options.settings.hub;
         let wrong = || AgentError::HubAddress { hub: hub.clone() };
         // TLS is the connector's.
@@ -114,21 +129,29 @@ impl HubDialer {
             .http2_header_table_size(4 * 1024)
             .http2_max_header_list_size(64 * 1024)
             .buffer_size(64);
-        Ok(Self { endpoint, hub: hub.clone(), tls })
+        Ok(Self { endpoint, hub: hub.clone(), tls, token })
     }
 
-    /// Number of the identity that a connection shows now; `None` without TLS.
-    pub(super) fn identity(&self) -> Option<watch::Receiver<u64>> {
+    /// Number of the client certificate that a connection shows now; `None` without TLS.
+    pub(super) fn certificate(&self) -> Option<watch::Receiver<u64>> {
         self.tls.as_ref().map(|tls| tls.identity())
+    }
+
+    /// The token that streams are opened with; `None`: there is none.
+    pub(super) fn token(&self) -> Option<&Arc<HubToken>> {
+        self.token.as_ref()
     }
 
     /// Connects. The error is meant for people.
     pub(super) async fn channel(&self) -> Result<HubChannel, DialError> {
+        if let Some(token) = &self.token {
+            token.prepare().await?;
+        }
         let (seen, tls) = (ConnectionLog::default(), self.tls.clone());
         let dialled = timeout(CONNECT_TIMEOUT, self.dial(&seen)).await;
-        let (channel, identity) =
+        let (channel, certificate) =
             dialled.unwrap_or_else(|_| Err(DialError::Silent { hub: self.hub.clone() }))?;
-        Ok(HubChannel { channel, identity, seen, tls })
+        Ok(HubChannel { service: HubService::new(channel, self.token.clone()), certificate, seen, tls })
     }
 
     async fn dial(&self, seen: &ConnectionLog) -> Result<(Channel, u64), DialError> {
@@ -167,6 +190,16 @@ impl HubDialer {
 }
 
 impl HubChannel {
+    /// Number of the token that a stream is opened with now; 0: none.
+    pub(super) fn token_number(&self) -> u64 {
+        self.service.token().map_or(0, |token| *token.number().borrow())
+    }
+
+    /// Whether the connection shows a client certificate.
+    pub(super) fn shows_certificate(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.shows_certificate())
+    }
+
     /// A problem of the connection, with the setting that helps, if one does.
     pub(super) fn explained(&self, problem: String) -> String {
         match self.seen.remedy(self.tls.as_deref()) {

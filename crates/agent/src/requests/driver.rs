@@ -13,6 +13,7 @@ use tonic::{Status, Streaming};
 
 use super::RequestService;
 use crate::caching::HubConnection;
+use crate::hub_token::HubService;
 use kubesvc_core::requests::credit::{CreditBudget, INITIAL_CREDIT, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::streams::{Frame, NumberedFrame};
 use kubesvc_core::requests::wire::{self, AgentEnd, Opening};
@@ -124,7 +125,7 @@ impl RequestsDriver {
         };
         let begin = RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
         let stream = OpenRequestStream::new(&self.service, &self.budget, &connection.identity.boot_id);
-        let mut client = OperationsClient::new(connection.channel.clone())
+        let mut client = OperationsClient::new(connection.service.clone())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let opening = async {
@@ -138,12 +139,16 @@ impl RequestsDriver {
                 return RequestStreamEnd::Refused(refused);
             }
             Ok(Ok(_)) => return broken("its first frame is neither Ready nor Refused".to_owned()),
-            Ok(Err(status)) => return broken(format!("{:?}: {}", status.code(), status.message())),
+            Ok(Err(status)) => return broken(said(&status, &connection.service)),
             Err(_) => return broken("the hub did not answer in time".to_owned()),
         };
         tracing::info!("the stream of requests is open");
-        broken(stream.read(inbound).await)
+        broken(stream.read(inbound, &connection.service).await)
     }
+}
+
+fn said(status: &Status, hub: &HubService) -> String {
+    format!("{:?}: {}", status.code(), hub.shown(status.message()))
 }
 
 /// A stream that is open, or about to be. Dropping it ends its requests.
@@ -185,7 +190,7 @@ impl<'d> OpenRequestStream<'d> {
     }
 
     /// Reads frames until the stream ends. Always reads: credit bounds what it keeps.
-    async fn read(&self, mut inbound: Streaming<RequestDown>) -> String {
+    async fn read(&self, mut inbound: Streaming<RequestDown>, hub: &HubService) -> String {
         loop {
             let frame = tokio::select! {
                 frame = inbound.message() => frame,
@@ -194,7 +199,7 @@ impl<'d> OpenRequestStream<'d> {
             match frame {
                 Ok(Some(frame)) => self.handle(frame),
                 Ok(None) => return "the hub closed it".to_owned(),
-                Err(status) => return format!("{:?}: {}", status.code(), status.message()),
+                Err(status) => return said(&status, hub),
             }
         }
     }

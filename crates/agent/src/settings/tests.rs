@@ -1,6 +1,7 @@
 //! Tests of the settings, each a table of cases.
 
 mod accounts;
+mod auth;
 mod files;
 mod hub;
 mod tls;

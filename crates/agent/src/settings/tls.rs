@@ -231,12 +231,10 @@ pub(super) fn of_server(
 pub(super) fn notes(values: &Values) -> Vec<String> {
     let mut notes = Vec::new();
     if values.is_true(INSECURE) {
-        for group in ["clouddriver.tls", "clouddriver.auth"] {
-            let flag = values.origin(INSECURE);
-            notes.extend(values.given_below(group).map(|(key, origin)| {
-                format!("{origin}: `{key}` has no effect, since {INSECURE} is true ({flag})")
-            }));
-        }
+        let flag = values.origin(INSECURE);
+        notes.extend(values.given_below("clouddriver.tls").map(|(key, origin)| {
+            format!("{origin}: `{key}` has no effect, since {INSECURE} is true ({flag})")
+        }));
     } else if values.is_true("clouddriver.tls.insecureSkipVerify") {
         let origin = values.origin("clouddriver.tls.insecureSkipVerify");
         notes.push(format!(

@@ -1,40 +1,18 @@
 //! The keys of the agent's file that have no effect, or are refused, each with the reason.
 
 use kubesvc_runtime::config::Unread::{self, Inert, Refused};
-use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXT, TEXTS, seconds};
+use kubesvc_runtime::config::{ANY, FLAG, SECRET, SettingType, TEXTS};
 
-use super::{DAY, NO_PROXY};
+use super::NO_PROXY;
 
 const PPROF: &str = "it profiles Go programs";
 const AT_ONCE: &str = "a list begins as soon as the budgets allow it";
 const RECALLED: &str = "the operator asks for a lost answer again until the request's own deadline";
 const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
-const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
 const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
 
 pub(super) const KEYS: &[Unread] = &[
-    Refused(
-        HUB_TOKEN,
-        "clouddriver.auth",
-        &[
-            ("token", SECRET, "", "bearer token for the hub"),
-            ("tokenCommand.command", TEXT, "", "program that prints such a token"),
-            ("tokenCommand.args", ANY, "", "its arguments"),
-            (
-                "tokenCommand.format",
-                SettingType::OptionalChoice(&["raw", "json"]),
-                "",
-                "whether it prints the token or JSON with it",
-            ),
-            (
-                "tokenCommand.refreshIntervalSeconds",
-                seconds(0, 365 * DAY),
-                "0",
-                "pace at which it is run again",
-            ),
-        ],
-    ),
     Inert(
         NO_PROXY,
         ANY,

@@ -3,7 +3,7 @@
 use x509_parser::asn1_rs::Tag;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
-use x509_parser::x509::{AttributeTypeAndValue, X509Name};
+use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Name};
 
 /// Maximum size of a subject's text, in bytes.
 pub const MAX_SUBJECT_BYTES: usize = 4096;
@@ -51,7 +51,7 @@ impl Subject {
         Self::of(certificate.subject())
     }
 
-    fn of(name: &X509Name<'_>) -> Result<Self, SubjectError> {
+    pub(super) fn of(name: &X509Name<'_>) -> Result<Self, SubjectError> {
         let mut parts = Vec::new();
         let mut bytes = 0;
         for part in name.iter_rdn() {
@@ -78,9 +78,24 @@ impl Subject {
     }
 }
 
+/// The attributes of a name with their values; `None`: it is no text.
+pub(super) fn attributes(name: &X509Name<'_>) -> Vec<(String, Option<String>)> {
+    let attributes = name.iter_rdn().flat_map(RelativeDistinguishedName::iter);
+    attributes
+        .map(|attribute| {
+            let oid = attribute.attr_type().to_id_string();
+            (name_of(&oid).map(str::to_owned).unwrap_or(oid), text(attribute))
+        })
+        .collect()
+}
+
+fn name_of(oid: &str) -> Option<&'static str> {
+    NAMES.iter().find(|(known, _)| *known == oid).map(|(_, name)| *name)
+}
+
 fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     let oid = attribute.attr_type().to_id_string();
-    let name = NAMES.iter().find(|(known, _)| *known == oid).map(|(_, name)| *name);
+    let name = name_of(&oid);
     match (name, text(attribute)) {
         (Some(name), Some(text)) => format!("{name}={}", escaped(&text)),
         // A value whose form is not known is written as its bytes.

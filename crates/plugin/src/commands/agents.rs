@@ -168,7 +168,7 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
             count(status.failed),
             since.map(|time| age::since(time.0, now)).unwrap_or_default(),
             session.replica.into(),
-            agent.spec.approved.to_string(),
+            agent.is_approved().to_string(),
             agent.approved_by().unwrap_or_default().to_owned(),
         ]);
         if wide {
@@ -202,7 +202,7 @@ async fn approve(
 }
 
 /// Returns the agent with this object name, else the only one with this id.
-fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent, CommandError> {
+pub(super) fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent, CommandError> {
     let name = name.strip_prefix("kubesvcagent.kubesvc.io/").or(name.strip_prefix("ksg/")).unwrap_or(name);
     let of_name: Vec<_> = agents.iter().filter(|agent| agent.name_any() == name).collect();
     let of_id: Vec<_> = agents.iter().filter(|agent| agent.spec.agent_id == name).collect();
@@ -231,6 +231,14 @@ fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent
 async fn set(session: &ApiSession, agent: &KubesvcAgent, user: Option<&str>) -> Result<String, CommandError> {
     let name = resource_name(&agent.name_any());
     let approved = user.is_some();
+    if agent.status.as_ref().is_some_and(|status| status.identified.is_some()) {
+        let id = &agent.spec.agent_id;
+        let what = if approved { format!("create NAME --from-agent {id}") } else { "revoke NAME".to_owned() };
+        return Err(CommandError::Failed(format!(
+            "{name}: its KubesvcIdentity decides, since the operator's kubesvc.grpc.auth.mode is bound; use kubectl kubesvc \
+             identity {what}"
+        )));
+    }
     // A person who approves what the operator has approved decides it.
     let decides = approved && agent.approved_by() == Some(APPROVED_AUTOMATICALLY);
     if agent.spec.approved == approved && !decides {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kubesvc_core::agent_policy::{MAX_SERVERS, ServerEntry};
 use kubesvc_core::cron::CronSchedule;
+use kubesvc_core::wire::MAX_TOKEN_BYTES;
 use serde_json::{Value, json};
 
 use super::yaml::{YamlNode, YamlValue, shown};
@@ -43,6 +44,9 @@ pub enum SettingType {
     Secret,
     /// Text on one line, kept as it is and never shown; empty text counts as not set.
     Password,
+    /// A bearer token, never shown: visible ASCII characters. White space around them does not count, and empty text counts
+    /// as not set.
+    Token,
 }
 
 /// Maximum length of a password.
@@ -118,6 +122,8 @@ pub const ANY: SettingType = SettingType::Any;
 pub const SECRET: SettingType = SettingType::Secret;
 /// A password, of at most 4096 characters; empty: none.
 pub const PASSWORD: SettingType = SettingType::Password;
+/// A bearer token; empty: none.
+pub const TOKEN: SettingType = SettingType::Token;
 /// A TCP port; 0: the system chooses a free one.
 pub const PORT: SettingType = SettingType::Int(0, 65535, Unit::Port);
 /// Text of at most 4096 characters.
@@ -246,7 +252,7 @@ pub const fn seconds(min: i64, max: i64) -> SettingType {
 impl SettingType {
     /// Whether the value is never shown in messages.
     pub fn is_secret(self) -> bool {
-        matches!(self, Self::Secret | Self::Password | Self::Word(Word { secret: true, .. }))
+        matches!(self, Self::Secret | Self::Password | Self::Token | Self::Word(Word { secret: true, .. }))
     }
 
     /// Reads a value; `null` for one that counts as not set.
@@ -273,7 +279,12 @@ impl SettingType {
         match self {
             Self::Any | Self::Secret => Some(Value::Null),
             Self::Optional(_) | Self::OptionalChoice(_) if trimmed.is_empty() => Some(Value::Null),
-            Self::Password if text.is_empty() => Some(Value::Null),
+            Self::Password | Self::Token if text.is_empty() => Some(Value::Null),
+            Self::Token => {
+                let fits = (1..=MAX_TOKEN_BYTES).contains(&trimmed.len())
+                    && trimmed.bytes().all(|byte| byte.is_ascii_graphic());
+                fits.then(|| trimmed.into())
+            }
             Self::Password => {
                 let fits = !text.contains(char::is_control) && text.chars().count() <= MAX_PASSWORD_CHARS;
                 fits.then(|| text.into())
@@ -347,6 +358,9 @@ impl SettingType {
             Self::Password => {
                 json!({ "type": ["string", "number", "boolean", "null"], "maxLength": MAX_PASSWORD_CHARS })
             }
+            Self::Token => {
+                json!({ "type": ["string", "number", "boolean", "null"], "pattern": r"^\s*[!-~]*\s*$" })
+            }
             Self::Word(word) => json!({ "type": ["string", "null"], "pattern": word.pattern }),
             Self::Choice(words) => choice(words, None),
             Self::OptionalChoice(words) => choice(words, Some("")),
@@ -410,6 +424,7 @@ impl fmt::Display for SettingType {
             Self::Custom(custom) => f.write_str(custom.allowed),
             Self::Any | Self::Secret => f.write_str("anything"),
             Self::Password => write!(f, "text on one line of at most {MAX_PASSWORD_CHARS} characters"),
+            Self::Token => write!(f, "1 to {MAX_TOKEN_BYTES} visible ASCII characters"),
         }
     }
 }

@@ -135,7 +135,9 @@ fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) 
 
 fn yaml(EffectiveSetting { row, value, .. }: &EffectiveSetting) -> String {
     match value {
-        Value::String(_) if matches!(row.kind, SettingType::Password) => quoted(HIDDEN_VALUE),
+        Value::String(_) if matches!(row.kind, SettingType::Password | SettingType::Token) => {
+            quoted(HIDDEN_VALUE)
+        }
         Value::String(url) if row.kind.is_secret() => quoted(&redact_url(url)),
         value => flow(value),
     }

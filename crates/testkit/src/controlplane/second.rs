@@ -63,7 +63,7 @@ impl ControlPlane {
 /// Waits until kubesvc's objects can be watched. Until its cache is filled, a server refuses watches, and a client
 /// that retries then lists the current state.
 async fn watched(client: &Client) -> Result<(), String> {
-    for plural in ["kubesvcaccounts", "kubesvcagents", "kubesvcmigrations"] {
+    for plural in ["kubesvcaccounts", "kubesvcagents", "kubesvcidentities", "kubesvcmigrations"] {
         let path =
             format!("/apis/kubesvc.io/v1alpha1/{plural}?watch=true&resourceVersion=0&timeoutSeconds=1");
         let request = Request::get(&path).body(Vec::new()).map_err(|e| e.to_string())?;

@@ -16,7 +16,7 @@ use tracing::debug;
 use crate::hub::agent_admission::queue::AdmissionClass;
 use crate::hub::agent_status::registration::{
     AgentObjects, AgentSummary, KnownAgent, OutboxWrite, RegisteredAgent, Registration, RegistrationError,
-    SessionRef, status,
+    SessionRef, Stranger, status,
 };
 use crate::informers::version_of;
 use crate::leases::Replicas;
@@ -157,7 +157,9 @@ impl AgentObjects for KubeAgentObjects {
         self.pacer.pass(&object_names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..MAX_CONFLICT_RETRIES {
             let agent = self.get_or_create(registration).await?;
-            let approved = agent.spec.approved;
+            let identity = registration.identity.as_ref();
+            let is_bound = identity.is_some_and(|identity| identity.binding.is_some());
+            let approved = is_bound || agent.spec.approved;
             let former = agent.status.as_ref().and_then(|status| status.session.as_ref());
             let process = former.and_then(|session| session.incarnation.as_deref());
             let is_alive = |replica: &ReplicaId| self.replicas.serves(replica, process) != Fact::Known(false);
@@ -177,6 +179,28 @@ impl AgentObjects for KubeAgentObjects {
             }
         }
         Err(contended(&registration.agent_id))
+    }
+
+    async fn show(&self, stranger: &Stranger) -> Result<(), RegistrationError> {
+        let name = object_names::agent_object_name(&stranger.agent_id, &stranger.zone);
+        let known = self.read(&name).await?;
+        if known.as_ref().is_some_and(|agent| status::shown(agent, stranger, Timestamp::now()).is_none()) {
+            return Ok(());
+        }
+        self.unapproved.take(Urgency::Newcomer).await;
+        let options = || WriteOptions::with(Urgency::Newcomer).at("agent-create");
+        let agent = match known {
+            Some(agent) => agent,
+            None => {
+                let new = status::unapproved_object(&name, &stranger.agent_id, &stranger.zone);
+                let created = self.registrations.create(&new, options()).await;
+                // Another replica may have shown it.
+                let Some(created) = unless_stale(created).map_err(failed(&name))? else { return Ok(()) };
+                created
+            }
+        };
+        let Some(status) = status::shown(&agent, stranger, Timestamp::now()) else { return Ok(()) };
+        put(&self.registrations, agent, status, options()).await.map(drop)
     }
 
     async fn warn(&self, session: SessionRef<'_>, reason: &'static str, message: &str) {
@@ -405,6 +429,7 @@ mod tests {
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
             streams_objects: true,
+            identity: None,
             needs_accounts: false,
             admission: standing,
         }

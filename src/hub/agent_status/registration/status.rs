@@ -1,23 +1,30 @@
 //! The status of a KubesvcAgent, made from the previous one.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
-use crate::hub::agent_status::registration::{AgentSummary, KnownAgent, Registration, RegistrationError};
+use crate::hub::agent_status::registration::{
+    AgentSummary, KnownAgent, RegisteredIdentity, Registration, RegistrationError, Stranger,
+};
 use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
 use kubesvc_core::failure::{FailureClass, truncate};
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::{
-    APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus,
-    ReplicaId, SessionId, ZONE_LABEL, object_names,
+    APPROVED_AUTOMATICALLY, APPROVED_BY_ANNOTATION, AgentId, KubesvcAgent, KubesvcAgentSpec,
+    KubesvcAgentStatus, ReplicaId, SessionId, ZONE_LABEL, ZoneId, object_names,
 };
 
 /// Condition type for the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
 /// Condition type for the cluster that the agent runs in or reaches.
 const SAME_CLUSTER: &str = "SameCluster";
+/// Condition type for the agent's identity.
+const IDENTIFIED: &str = "Identified";
+/// Time after which an agent that gets no session is shown anew: its object is removed a minute after it was shown.
+const SHOWN_FOR: Duration = Duration::from_secs(20);
 /// Condition type for the id of the agent in its zone.
 const UNIQUE_ID: &str = "UniqueId";
 /// Reason while another process connects under the id.
@@ -25,15 +32,23 @@ pub(crate) const DUPLICATE_AGENT_ID: &str = "DuplicateAgentId";
 /// Maximum length of a condition's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
+/// Returns a new object of an agent that nobody has approved.
+pub(super) fn unapproved_object(name: &str, agent_id: &AgentId, zone: &ZoneId) -> KubesvcAgent {
+    object(name, (agent_id, zone), false)
+}
+
 pub(crate) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
-    let zone = &registration.zone;
+    object(name, (&registration.agent_id, &registration.zone), approved)
+}
+
+fn object(name: &str, (agent_id, zone): (&AgentId, &ZoneId), approved: bool) -> KubesvcAgent {
     let labels = object_names::is_label_value(zone.as_str())
         .then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.to_string())]));
     let annotations = approved
         .then(|| BTreeMap::from([(APPROVED_BY_ANNOTATION.to_owned(), APPROVED_AUTOMATICALLY.to_owned())]));
     KubesvcAgent {
         metadata: ObjectMeta { name: Some(name.to_owned()), labels, annotations, ..ObjectMeta::default() },
-        spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
+        spec: KubesvcAgentSpec { agent_id: agent_id.clone(), zone_id: zone.clone(), approved },
         status: None,
     }
 }
@@ -66,6 +81,8 @@ pub(crate) fn registered(
     if let Some(left) = other.and_then(|session| session.kept_for(now)) {
         return Err(RegistrationError::Kept(left));
     }
+    let identity = registration.identity.as_ref();
+    let identified = identity.and_then(|identity| identity.binding.as_ref()).map(|_| true);
     let same_process = before.session.as_ref().is_some_and(|session| session.boot_id == registration.boot_id);
     Ok(KubesvcAgentStatus {
         session: Some(AgentSession {
@@ -79,7 +96,12 @@ pub(crate) fn registered(
             streams_objects: Some(registration.streams_objects),
         }),
         connected: true,
-        approved_once: before.approved_once || agent.spec.approved,
+        approved_once: before.approved_once || identified.unwrap_or(agent.spec.approved),
+        identified,
+        offers: identity.and_then(|identity| identity.binding.as_ref()).map(|binding| binding.offers),
+        identity: identity.and_then(|identity| identity.name.clone()),
+        credential: identity.and_then(|identity| identity.credential.clone()),
+        conditions: identified_conditions(&before.conditions, identity, now),
         connected_since: Some(Time(whole_seconds(registration.connected_since))),
         version: (!registration.version.is_empty()).then(|| registration.version.clone()),
         protocol_version: i32::try_from(registration.protocol).ok(),
@@ -90,6 +112,75 @@ pub(crate) fn registered(
         cluster_uid: (!registration.cluster_uid.is_empty()).then(|| registration.cluster_uid.clone()),
         ..before
     })
+}
+
+/// Returns the status that shows an agent which no KubesvcIdentity admits, and which gets no session; `None` if the object is
+/// of an agent that was approved or is connected, or shows the same since less than [`SHOWN_FOR`].
+pub(crate) fn shown(agent: &KubesvcAgent, stranger: &Stranger, now: Timestamp) -> Option<KubesvcAgentStatus> {
+    let before = agent.status.clone().unwrap_or_default();
+    let is_other = agent.spec.agent_id != stranger.agent_id || agent.spec.zone_id != stranger.zone;
+    if is_other || before.connected || before.approved_once {
+        return None;
+    }
+    let identity = RegisteredIdentity {
+        name: None,
+        credential: stranger.credential.clone(),
+        why: Some(stranger.why.clone()),
+        binding: None,
+    };
+    let conditions = identified_conditions(&before.conditions, Some(&identity), now);
+    let recently = |session: &AgentSession| {
+        let since = session.ended_at.as_ref().map(|at| now.duration_since(at.0).unsigned_abs());
+        since.is_some_and(|since| since < SHOWN_FOR)
+    };
+    let shows_it = before.credential == identity.credential && before.conditions == conditions;
+    if shows_it && before.session.as_ref().is_some_and(recently) {
+        return None;
+    }
+    let session = AgentSession {
+        id: stranger.session_id.clone(),
+        boot_id: stranger.boot_id.clone(),
+        replica: stranger.replica.clone(),
+        ended: Some(SessionEnd::Revoked),
+        ended_at: Some(Time(next_second(now))),
+        ..AgentSession::default()
+    };
+    Some(KubesvcAgentStatus {
+        session: Some(session),
+        identified: Some(false),
+        identity: None,
+        offers: None,
+        credential: identity.credential,
+        version: (!stranger.version.is_empty()).then(|| stranger.version.clone()),
+        conditions,
+        ..before
+    })
+}
+
+/// Returns the conditions with the one about the agent's identity replaced, which is absent where identities do not count.
+fn identified_conditions(
+    before: &[Condition],
+    identity: Option<&RegisteredIdentity>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let known = before.iter().find(|one| one.type_ == IDENTIFIED);
+    let mut conditions: Vec<_> = before.iter().filter(|one| one.type_ != IDENTIFIED).cloned().collect();
+    let Some(identity) = identity else { return conditions };
+    let (status, reason, mut message) = match (&identity.name, &identity.why) {
+        (Some(name), None) => ("True", "Identified", format!("KubesvcIdentity {name} admits the agent")),
+        (_, why) => ("False", "NotIdentified", why.clone().unwrap_or_default()),
+    };
+    truncate(&mut message, MAX_MESSAGE_BYTES);
+    let since = known.filter(|one| one.status == status).map(|one| one.last_transition_time.clone());
+    conditions.push(Condition {
+        type_: IDENTIFIED.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(now))),
+        observed_generation: None,
+    });
+    conditions
 }
 
 /// Returns the status after the end of a session; `None` if there is nothing to write.
@@ -178,6 +269,7 @@ fn conditions(status: &KubesvcAgentStatus, summary: &AgentSummary) -> Vec<Condit
 
 /// Reads an object.
 pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
+    let approved = agent.is_approved();
     let status = agent.status.unwrap_or_default();
     let ended_at = status.session.as_ref().and_then(|session| Some(session.ended_at.as_ref()?.0));
     KnownAgent {
@@ -186,7 +278,7 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
         replica: status.session.as_ref().map(|session| session.replica.clone()).unwrap_or_default(),
         incarnation: status.session.as_ref().and_then(|session| session.incarnation.clone()),
         session_id: status.session.map(|session| session.id).unwrap_or_default(),
-        approved: agent.spec.approved,
+        approved,
         approved_once: status.approved_once,
         ended_at,
         connected: status.connected,
@@ -229,6 +321,7 @@ mod tests {
             connected_since: Timestamp::from_second(1_000).expect("a time"),
             cluster_uid: "c1".into(),
             streams_objects: true,
+            identity: None,
         }
     }
 

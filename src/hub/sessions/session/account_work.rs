@@ -180,6 +180,8 @@ impl AccountWork {
             synced: self.parts.context.accounts.is_synced(),
             lists: None,
             cluster_uid: &self.session.agent.cluster_uid,
+            may_hold: true,
+            may_offer: self.session.identity.has(|rights| rights.offers, true),
         }
     }
 
@@ -189,7 +191,11 @@ impl AccountWork {
             Some(Fact::Known(lists)) => Some(lists),
             _ => None,
         };
-        SessionView { lists, ..self.view() }
+        SessionView {
+            lists,
+            may_hold: account.is_none_or(|account| may_hold(&self.session, account)),
+            ..self.view()
+        }
     }
 
     fn check(&mut self, uid: String) {
@@ -435,6 +441,27 @@ fn is_to_prepare(session: &Session, uid: &str, epoch: GrantEpoch) -> bool {
     ledger.entry(uid).is_some_and(|entry| entry.command == Some(PendingCommand::Prepare(epoch)))
 }
 
+/// Whether the agent's identity may hold the account.
+fn may_hold(session: &Session, account: &KubesvcAccount) -> bool {
+    let name = |part: &Option<String>| part.clone().unwrap_or_default();
+    session.identity.may_hold(&name(&account.metadata.namespace), &name(&account.metadata.name))
+}
+
+fn forbidden(session: &Session, account: &KubesvcAccount) -> Failure {
+    let identity = session.identity.get().map(|identified| identified.rights.identity.clone());
+    let name = |part: &Option<String>| part.clone().unwrap_or_default();
+    let message = format!(
+        "KubesvcIdentity {identity} of agent {agent} in zone {zone:?} does not allow account {namespace}/{object}: add it to \
+         spec.allow.accounts, or give the account another zone",
+        identity = identity.unwrap_or_default(),
+        agent = session.agent.id,
+        zone = session.agent.zone,
+        namespace = name(&account.metadata.namespace),
+        object = name(&account.metadata.name),
+    );
+    Failure::new(FailureClass::ZoneForbidden, message)
+}
+
 fn too_slow() -> Failure {
     let message = format!("the credential of the account was not read within {CREDENTIAL_TIMEOUT:?}");
     Failure::new(FailureClass::Timeout, message)
@@ -446,6 +473,9 @@ async fn ready(
     account: &KubesvcAccount,
     epoch: GrantEpoch,
 ) -> PreparedAccount {
+    if !may_hold(session, account) {
+        return PreparedAccount::Failed(forbidden(session, account));
+    }
     let may_be_old = !session.connected_before(version_of(account));
     if parts.context.settings.sessions.clustered
         && may_be_old

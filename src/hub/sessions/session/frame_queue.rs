@@ -72,13 +72,17 @@ impl FrameQueue {
         true
     }
 
-    /// Sends a frame past those that wait, which are not sent any more, if the stream still accepts one.
+    /// Sends a frame past those that wait, which are not sent any more, if the stream still accepts one. An Accepted that
+    /// waits is sent before it, since nothing else may be the first frame.
     pub(crate) fn send_last(&mut self, frame: Frame, ack: u64) {
-        let sink = self.sink.clone();
-        let Ok(permit) = sink.try_reserve() else { return };
+        let first = if self.seq == 0 { self.waiting.pop_front() } else { None };
         self.waiting.clear();
-        self.push(frame);
-        self.send(permit, ack);
+        let sink = self.sink.clone();
+        for frame in first.into_iter().chain([frame]) {
+            let Ok(permit) = sink.try_reserve() else { return };
+            self.push(frame);
+            self.send(permit, ack);
+        }
     }
 
     /// Ends the stream with a status, if it still accepts one.

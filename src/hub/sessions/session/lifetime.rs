@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 
 use super::Session;
 use crate::hub::agent_admission::claimed_accounts::ForeignClaims;
@@ -100,6 +101,8 @@ struct Closing {
     goodbye: AtomicBool,
     /// Somebody asked for its end.
     requested: AtomicBool,
+    /// The agent lost its identity.
+    revoked: AtomicBool,
     /// Another replica has the agent's stream by now; this one ends soon.
     superseded: AtomicBool,
 }
@@ -266,7 +269,7 @@ impl Session {
     }
 
     /// Whether it was closed because the agent is approved now, and has to say what it holds.
-    pub(super) fn is_to_say_hello_anew(&self) -> bool {
+    pub(crate) fn is_to_say_hello_anew(&self) -> bool {
         self.closed_because() == Some(APPROVED_AFTER_HELLO)
     }
 
@@ -291,6 +294,26 @@ impl Session {
         self.close("its stream was closed on request");
     }
 
+    /// Ends the stream, since the agent lost its identity. Returns whether that is new.
+    pub(crate) fn revoke(&self) -> bool {
+        let is_new = !self.lifetime.closing.revoked.swap(true, Ordering::SeqCst);
+        if is_new {
+            self.close("the agent lost its identity");
+        }
+        is_new
+    }
+
+    /// Whether the agent lost its identity. It is gone at once: nothing waits for it.
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.lifetime.closing.revoked.load(Ordering::SeqCst)
+    }
+
+    /// The status that its stream ends with when it was closed.
+    pub(crate) fn closing_status(&self) -> Status {
+        let why = self.closed_because().unwrap_or("the stream was closed");
+        if self.is_revoked() { Status::permission_denied(why) } else { Status::aborted(why) }
+    }
+
     /// Whether somebody asked for its end.
     pub(crate) fn was_closed_on_request(&self) -> bool {
         self.lifetime.closing.requested.load(Ordering::Relaxed)
@@ -298,7 +321,11 @@ impl Session {
 
     /// How its end is written down: one that was requested is told apart, since its id is kept.
     pub(crate) fn end(&self, ending: SessionEnding) -> SessionEnd {
-        if self.was_closed_on_request() { SessionEnd::Requested } else { ending.into() }
+        match () {
+            () if self.is_revoked() => SessionEnd::Revoked,
+            () if self.was_closed_on_request() => SessionEnd::Requested,
+            () => ending.into(),
+        }
     }
 
     /// How it ended.

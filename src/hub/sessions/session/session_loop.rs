@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use crate::hub::AccountObjects;
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::agent_admission::hello::millis;
+use crate::hub::agent_admission::identification::Identification;
 use crate::hub::context::{CredentialReader, HubContext};
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
@@ -36,6 +37,8 @@ use kubesvc_core::wire::ops::{self, agent_frame, hub_frame};
 const MAX_ACCOUNTS_PER_STEP: usize = 200;
 /// Time limit for the agent to read a frame; then its stream is cut.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time until the watch shows an approval that a registration has read.
+const APPROVAL_WATCH_DELAY: Duration = Duration::from_millis(500);
 /// Time limit for the agent to disconnect after Drain.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for which a replica that stops waits for the answers of an agent's writes.
@@ -43,6 +46,9 @@ const MAX_WRITES_WAIT: Duration = Duration::from_secs(10);
 /// Time for which answers of writes that an agent sent before its Goodbye may still be under way. The agent waits a little
 /// longer for the end of its stream.
 const GOODBYE_WRITES_WAIT: Duration = Duration::from_secs(2);
+
+/// Number of answers about accounts that a session was never sent, at which it is cut where agents have identities.
+const MAX_FOREIGN_ANSWERS: usize = 10;
 
 /// How a session ended, and the status its stream ends with.
 enum LoopEnd {
@@ -64,6 +70,7 @@ pub(crate) struct SessionParts {
     pub(crate) zone_probes: Arc<ZoneProbes>,
     pub(crate) static_accounts: Arc<StaticAccounts>,
     pub(crate) tables: Arc<TableWriters>,
+    pub(crate) identification: Arc<Identification>,
 }
 
 pub(crate) struct SessionLoop {
@@ -77,10 +84,16 @@ pub(crate) struct SessionLoop {
     ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
+    /// Delay given to an agent that is to say hello anew.
+    hello_anew_after: Duration,
     /// When Drain is sent at the latest, once the agent is to be sent away.
     drain_by: Option<Instant>,
     /// Set when Drain is sent; the agent may disconnect by itself until then.
     drain_deadline: Option<Instant>,
+    /// Number of answers about accounts that this session was never sent.
+    foreign_answers: usize,
+    /// The agent's next frame, or the end of its stream, until it may be heard.
+    unheard: Option<Option<Result<ops::AgentFrame, Status>>>,
 }
 
 impl SessionLoop {
@@ -95,6 +108,9 @@ impl SessionLoop {
         let static_accounts =
             StaticAccountSync::new(Arc::clone(&parts.static_accounts), Arc::clone(&session));
         let next_heartbeat = Instant::now() + parts.context.settings.sessions.heartbeat;
+        // The watch does not show yet what its registration has read.
+        let hello_anew_after =
+            if session.is_to_say_hello_anew() { APPROVAL_WATCH_DELAY } else { Duration::ZERO };
         Self {
             parts,
             session,
@@ -105,8 +121,11 @@ impl SessionLoop {
             ack: 1,
             next_heartbeat,
             nonce: 0,
+            hello_anew_after,
             drain_by: None,
             drain_deadline: None,
+            foreign_answers: 0,
+            unheard: None,
         }
     }
 
@@ -146,13 +165,16 @@ impl SessionLoop {
                 let why = self.session.closed_because().unwrap_or_default();
                 if self.session.is_to_say_hello_anew() {
                     // Dialled again at once; an end without a word is waited out.
-                    self.frames.send_last(hub_frame::Frame::Drain(ops::Drain::default()), self.ack);
+                    let reconnect_after_ms = millis(self.hello_anew_after);
+                    let drain = ops::Drain { reconnect_after_ms, ..ops::Drain::default() };
+                    self.frames.send_last(hub_frame::Frame::Drain(drain), self.ack);
                 }
-                return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
+                return ControlFlow::Break(LoopEnd::Cut(why, self.session.closing_status()));
             }
             () = self.parts.draining.sends_away(), if self.drain_by.is_none() => self.await_writes(),
             () = self.session.writes_ended(), if self.has_to_drain() => self.drain(),
-            frame = inbound.next() => return self.handle_frame(frame),
+            frame = inbound.next(), if self.unheard.is_none() => self.unheard = Some(frame),
+            () = self.parts.identification.known(), if self.unheard.is_some() => {}
             permit = sink.reserve(), if !self.frames.is_empty() => match permit {
                 Ok(permit) => {
                     self.frames.send(permit, self.ack);
@@ -170,6 +192,12 @@ impl SessionLoop {
         }
         if self.drain_deadline.is_none() {
             self.prober.flush(&mut self.frames);
+        }
+        // An identity that it rests on may have been taken away while the process was suspended.
+        if self.parts.identification.may_hear()
+            && let Some(frame) = self.unheard.take()
+        {
+            return self.handle_frame(frame);
         }
         ControlFlow::Continue(())
     }
@@ -267,6 +295,12 @@ impl SessionLoop {
             }
             Some(Ok(frame)) => frame,
         };
+        if self.session.is_revoked() {
+            return ControlFlow::Break(LoopEnd::Cut(
+                "the agent lost its identity",
+                self.session.closing_status(),
+            ));
+        }
         self.parts.context.metrics.frames_in.inc();
         self.ack = self.ack.max(frame.seq);
         self.session.frame(self.parts.context.ticks.now());
@@ -296,6 +330,10 @@ impl SessionLoop {
             Some(agent_frame::Frame::Hello(_)) => {
                 self.parts.context.metrics.ignore("second_hello");
                 warn!(agentId = self.session.agent.id.as_str(), "ignored a second hello on the same stream");
+            }
+            Some(agent_frame::Frame::Reauthenticate(renewed)) => {
+                let token = renewed.token.into();
+                self.parts.identification.renew(&self.session, token);
             }
             Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
             Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.record_answer(result) {
@@ -350,8 +388,18 @@ impl SessionLoop {
                 self.parts.sessions.publish(&self.session, SessionEvent::AnswerChanged(&uid));
             }
             AnswerEffect::Late => self.parts.context.metrics.ignore("late"),
-            AnswerEffect::NeverSent => self.count_ignored("never_sent", &uid),
+            AnswerEffect::NeverSent => self.ignore_foreign(&uid),
             AnswerEffect::Future => self.count_ignored("future_epoch", &uid),
+        }
+    }
+
+    /// Drops what is said about an account that was never sent to this session. Whoever does so again and again is cut, where
+    /// agents are bound to identities.
+    fn ignore_foreign(&mut self, uid: &str) {
+        self.count_ignored("never_sent", uid);
+        self.foreign_answers += 1;
+        if self.foreign_answers >= MAX_FOREIGN_ANSWERS && self.parts.identification.is_bound() {
+            self.session.close("it speaks of accounts that it was never sent");
         }
     }
 

@@ -7,18 +7,12 @@ use kubesvc_runtime::config::UnknownKeys;
 
 /// Settings that are refused, each with a part of the advice in its message.
 const OPERATOR: &[(&str, &str)] = &[
-    ("kubesvc.grpc.auth.mode: bound", "port 9091"),
     ("server.ssl.key-store: /tls/store.jks", "openssl pkcs12"),
     ("server.ssl.keyStorePassword: hunter2", "openssl pkcs12"),
     ("server.ssl.enabledProtocols: [TLSv1.3]", "leave this out"),
 ];
 
 const AGENT: &[(&str, &str)] = &[
-    ("clouddriver.auth.token: hunter2", "docs/security.md"),
-    ("clouddriver.auth.tokenCommand.command: /bin/token", "docs/security.md"),
-    ("clouddriver.auth.tokenCommand.args: [x]", "docs/security.md"),
-    ("clouddriver.auth.tokenCommand.format: json", "docs/security.md"),
-    ("clouddriver.auth.tokenCommand.refreshIntervalSeconds: 5", "docs/security.md"),
     ("secrets.vault.enabled: true", "kubeconfigs as files"),
     ("secrets.vault.url: http://vault", "kubeconfigs as files"),
     ("secrets.vault.more.deep: hunter2", "kubeconfigs as files"),
@@ -39,9 +33,8 @@ fn what_is_not_built_is_refused_with_its_place_and_what_to_do() {
 
 #[test]
 fn every_one_that_is_not_honoured_is_named_at_once() {
-    let message =
-        error(operator("kubesvc: {grpc.auth.mode: bound}\nserver.ssl: {keyStore: x, enabledProtocols: y}"));
-    assert_eq!(message.lines().count(), 3, "{message}");
+    let message = error(operator("server.ssl: {keyStore: x, enabledProtocols: y}"));
+    assert_eq!(message.lines().count(), 2, "{message}");
 }
 
 #[test]
@@ -95,25 +88,22 @@ kubesvc.gateway: {enabled: false, tls.certificateFile: /tls/tls.crt}
 
 #[test]
 fn the_last_layer_decides_what_is_asked_for() {
-    let files = Files::new(&[
-        ("on.yml", "kubesvc.grpc.auth.mode: bound\nserver.ssl.keyStore: x"),
-        ("off.yml", "kubesvc.grpc.auth.mode: open\nserver.ssl.keyStore: ''"),
-    ]);
+    let files = Files::new(&[("on.yml", "server.ssl.keyStore: x"), ("off.yml", "server.ssl.keyStore: ''")]);
     files.operator(&["on.yml", "off.yml"], UnknownKeys::Error).expect("it was turned off again");
     let message = error(files.operator(&["off.yml", "on.yml"], UnknownKeys::Error));
-    assert!(message.contains("on.yml:1: `kubesvc.grpc.auth.mode`"), "{message}");
+    assert!(message.contains("on.yml:1: `server.ssl.keyStore`"), "{message}");
     let env =
         |value: &'static str| move |name: &str| (name == "SERVER_SSL_ENABLED").then(|| value.to_owned());
     let message = load(&[], &env("true"), UnknownKeys::Error).map(drop).expect_err("it asks for TLS");
     let message = message.to_string();
     assert!(message.starts_with("environment SERVER_SSL_ENABLED: `server.ssl.enabled"), "{message}");
     load(&[], &env("false"), UnknownKeys::Error).expect("it asks for nothing");
-    let env = |name: &str| (name == "CLOUDDRIVER_AUTH_TOKEN").then(|| "hunter2".to_owned());
+    let env = |name: &str| (name == "CLOUDDRIVER_AUTH_TOKEN").then(|| "hunter 2".to_owned());
     let message = kubesvc_agent::settings::load(files.root(), &env, UnknownKeys::Error)
         .map(drop)
-        .expect_err("it asks for a token");
+        .expect_err("it is no token");
     let message = message.to_string();
-    assert!(message.contains("`clouddriver.auth.token`") && !message.contains("hunter2"), "{message}");
+    assert!(message.contains("`clouddriver.auth.token`") && !message.contains("hunter"), "{message}");
 }
 
 #[test]

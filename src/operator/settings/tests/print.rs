@@ -54,10 +54,14 @@ kubesvc:
         crlFiles: []  # default
         ownCertificate: false  # default
     auth:
+      mode: "open"  # default
       x509:
         enabled: false  # default
         filters: []  # default
         match: "attribute"  # default
+      bearer:
+        tokenReview: false  # default
+        issuers: []  # default
   database:
     url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
     takeOver: false  # default

@@ -67,3 +67,14 @@ fn odd_settings_still_wait() {
     let mut pace = DialBackoff::new(&odd, Duration::ZERO);
     assert!((0..100).all(|_| pace.next() <= Duration::from_secs(4)));
 }
+
+#[test]
+fn refusals_are_never_answered_by_dialling_at_once() {
+    let none = BackoffSettings { base: Duration::ZERO, jitter: 0.0, ..backoff() };
+    assert_eq!(pace(&none).after_refusal(Duration::ZERO, false), MIN_REFUSED_DELAY);
+    let none = BackoffSettings { max: Duration::ZERO, ..none };
+    assert_eq!(pace(&none).after_refusal(Duration::ZERO, false), LEAST_REFUSED_DELAY);
+    let mut usual = pace(&BackoffSettings { jitter: 0.0, ..backoff() });
+    let waits: Vec<_> = (0..3).map(|_| usual.after_refusal(Duration::ZERO, false).as_millis()).collect();
+    assert_eq!(waits, [1000, 1600, 2560]);
+}

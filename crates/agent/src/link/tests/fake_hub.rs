@@ -15,10 +15,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
+use kubesvc_core::wire::events::{CacheDown, CacheUp};
 use kubesvc_core::wire::ops::agent_frame::Frame;
 use kubesvc_core::wire::ops::{
     Accepted, AccountSpec, AgentFrame, Hello, HubFrame, RequestDown, RequestUp, hub_frame,
 };
+use kubesvc_runtime::grpc::events::caching_server::{Caching, CachingServer};
 use kubesvc_runtime::grpc::ops::operations_server::{Operations, OperationsServer};
 use kubesvc_runtime::tls::server::ServerTls;
 
@@ -30,6 +32,8 @@ pub(super) struct FakeHub {
     streams: mpsc::Receiver<Stream>,
     /// The certificates that were shown in handshakes, in their order.
     pub(super) shown: Arc<Mutex<Vec<CertificateDer<'static>>>>,
+    /// Each stream that was opened, with its values of `authorization`, in their order.
+    pub(super) authorizations: Authorizations,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -40,7 +44,21 @@ pub(super) struct Stream {
     sent: u64,
 }
 
-struct Service(mpsc::Sender<Stream>);
+type Authorizations = Arc<Mutex<Vec<(&'static str, Vec<String>)>>>;
+
+#[derive(Clone)]
+struct Service {
+    streams: mpsc::Sender<Stream>,
+    authorizations: Authorizations,
+}
+
+impl Service {
+    fn note<T>(&self, stream: &'static str, request: &Request<T>) {
+        let values = request.metadata().get_all("authorization").iter();
+        let values = values.map(|value| value.to_str().expect("ASCII").to_owned()).collect();
+        self.authorizations.lock().push((stream, values));
+    }
+}
 
 #[tonic::async_trait]
 impl Operations for Service {
@@ -50,9 +68,10 @@ impl Operations for Service {
         &self,
         request: Request<Streaming<AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
+        self.note("GetOps", &request);
         let (answers, frames) = mpsc::channel(64);
         let stream = Stream { frames: request.into_inner(), answers, sent: 0 };
-        self.0.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
+        self.streams.send(stream).await.map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 
@@ -60,9 +79,23 @@ impl Operations for Service {
 
     async fn requests(
         &self,
-        _: Request<Streaming<RequestUp>>,
+        request: Request<Streaming<RequestUp>>,
     ) -> Result<Response<Self::RequestsStream>, Status> {
+        self.note("Requests", &request);
         Err(Status::unimplemented("this hub makes no requests"))
+    }
+}
+
+#[tonic::async_trait]
+impl Caching for Service {
+    type StreamStream = ReceiverStream<Result<CacheDown, Status>>;
+
+    async fn stream(
+        &self,
+        request: Request<Streaming<CacheUp>>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        self.note("Caching", &request);
+        Err(Status::unimplemented("this hub takes no objects"))
     }
 }
 
@@ -71,14 +104,18 @@ impl FakeHub {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (sender, streams) = mpsc::channel(8);
+        let authorizations = Authorizations::default();
+        let service = Service { streams: sender, authorizations: Arc::clone(&authorizations) };
         let serving = tokio::spawn(async move {
             Server::builder()
-                .add_service(OperationsServer::new(Service(sender)))
+                .add_service(OperationsServer::new(service.clone()))
+                .add_service(CachingServer::new(service))
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await
                 .expect("a server");
         });
-        Self { address, streams, shown: Arc::default(), _tasks: vec![AbortOnDropHandle::new(serving)] }
+        let tasks = vec![AbortOnDropHandle::new(serving)];
+        Self { address, streams, shown: Arc::default(), authorizations, _tasks: tasks }
     }
 
     /// A hub with TLS.
@@ -101,15 +138,17 @@ impl FakeHub {
                 });
             }
         });
+        let authorizations = Authorizations::default();
+        let service = Service { streams: sender, authorizations: Arc::clone(&authorizations) };
         let serving = tokio::spawn(async move {
             Server::builder()
-                .add_service(OperationsServer::new(Service(sender)))
+                .add_service(OperationsServer::new(service))
                 .serve_with_incoming(ReceiverStream::new(incoming))
                 .await
                 .expect("a server");
         });
         let tasks = [accepting, serving].map(AbortOnDropHandle::new);
-        Self { address, streams, shown, _tasks: tasks.into() }
+        Self { address, streams, shown, authorizations, _tasks: tasks.into() }
     }
 
     /// The next stream and its hello.
@@ -124,6 +163,15 @@ impl FakeHub {
 
     /// The next stream, accepted with this heartbeat interval.
     pub(super) async fn accepted(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
+        self.accepted_with(heartbeat_ms, &[]).await
+    }
+
+    /// Like [`FakeHub::accepted`], by a hub with these capabilities.
+    pub(super) async fn accepted_with(
+        &mut self,
+        heartbeat_ms: u32,
+        capabilities: &[&str],
+    ) -> (Stream, Hello) {
         let (mut stream, hello) = self.stream().await;
         stream
             .send(hub_frame::Frame::Accepted(Accepted {
@@ -132,6 +180,7 @@ impl FakeHub {
                 approved: true,
                 protocol: 1,
                 heartbeat_ms,
+                capabilities: capabilities.iter().map(|one| (*one).to_owned()).collect(),
                 ..Accepted::default()
             }))
             .await;
@@ -151,6 +200,11 @@ impl Stream {
         self.sent += 1;
         let frame = HubFrame { seq: self.sent, ack: 0, frame: Some(frame) };
         self.answers.send(Ok(frame)).await.expect("the agent is there");
+    }
+
+    /// Ends the stream with a status.
+    pub(super) async fn fail(self, status: Status) {
+        self.answers.send(Err(status)).await.expect("the agent is there");
     }
 
     /// The next frame; `None` at the end of the stream.

@@ -8,6 +8,7 @@ use super::*;
 use crate::link::dial::Introduction;
 use crate::link::transport::remedy_of_alert;
 use crate::settings::{DialTlsSettings, IdentitySettings, ServerSslSettings};
+use crate::tls::DialTls;
 use crate::tls::tests::Place;
 use kubesvc_core::wire::ops::Accepted;
 use kubesvc_runtime::tls::clients::ClientAuth;
@@ -32,7 +33,7 @@ async fn problem(address: String, settings: Option<DialTlsSettings>) -> String {
         Some(settings) => Some(Arc::new(DialTls::read(settings).await.expect("TLS of the agent"))),
         None => None,
     };
-    let dialer = HubDialer::new(&options, tls).expect("a hub");
+    let dialer = HubDialer::new(&options, HubCredentials { tls, token: None }).expect("a hub");
     let hub = match dialer.channel().await {
         Ok(hub) => hub,
         Err(error) => return chain(&error),

@@ -115,8 +115,6 @@ fn plaintext_that_was_asked_for_is_plaintext_and_says_what_it_leaves_out() {
              true (armory-agent.yml:2)",
         ]
     );
-    let token = "clouddriver: {insecure: true, auth: {token: hunter2}}";
-    assert!(error(agent(token)).contains("`clouddriver.auth.token` cannot be honoured"));
 }
 
 #[test]
