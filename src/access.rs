@@ -214,6 +214,11 @@ pub trait Access: Send + Sync {
         false
     }
 
+    /// Whether these certificates alone say who calls. Nobody is asked.
+    fn is_certified(&self, _certificates: &[Vec<u8>]) -> bool {
+        false
+    }
+
     /// Whether these certificates, which a connection has shown, are those of the API server that passes calls on. `false`
     /// if nobody can be asked.
     async fn is_front_proxy(&self, _certificates: &[Vec<u8>]) -> bool {

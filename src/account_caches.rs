@@ -233,7 +233,7 @@ impl AccountCaches {
         let kind = query.kind.as_ref().map(|kind| one_kind(account, kind, query, &stored)).transpose()?;
         let object = match (&query.kind, &kind, &query.name) {
             (Some(given), Some(kind), Some(object)) => {
-                let row = self.row(name, kind, &query.namespace, object).await;
+                let row = self.row(name, &stored, kind, &query.namespace, object).await;
                 let row = row.map_err(CacheViewError::database)?;
                 Some(self.object(account, &stored, (given, kind), (&query.namespace, object), row, now_ms))
             }
@@ -252,15 +252,23 @@ impl AccountCaches {
         scopes.sort_by(|a, b| (&a.cached_kind, &a.key.namespace).cmp(&(&b.cached_kind, &b.key.namespace)));
         // What is left of an account that had the name before counts for nothing.
         scopes.retain(|scope| scope.account_uid == uid);
+        // Rows have the account's name alone: those that no scope of this account covers are another's.
+        let of = |kind: &str, namespace: &str| covers(&scopes, kind, namespace);
         let mut counts = HashMap::new();
         for count in self.store.count_objects(name).await? {
-            counts.insert((count.kind, String::new()), count.objects);
+            if of(&count.kind, "") {
+                counts.insert((count.kind, String::new()), count.objects);
+            }
         }
         if scopes.iter().any(|scope| !scope.key.namespace.is_empty()) {
             for count in self.store.count_objects_by_namespace(name).await? {
-                if !count.namespace.is_empty() {
-                    counts.insert((count.kind, count.namespace), count.objects);
+                if count.namespace.is_empty() || !of(&count.kind, &count.namespace) {
+                    continue;
                 }
+                if !of(&count.kind, "") {
+                    *counts.entry((count.kind.clone(), String::new())).or_default() += count.objects;
+                }
+                counts.insert((count.kind, count.namespace), count.objects);
             }
         }
         let (removed, scopes) = scopes.into_iter().partition(|scope| scope.state == ScopeState::Removed);
@@ -288,16 +296,19 @@ impl AccountCaches {
     async fn row(
         &self,
         account: &str,
+        stored: &StoredCache,
         kind: &str,
         namespace: &str,
         name: &str,
     ) -> Result<Option<(String, ObjectVersion)>, StoreError> {
-        let found = self.store.object_version(account, kind, namespace, name).await?;
-        if found.is_some() || namespace.is_empty() {
-            return Ok(found.map(|row| (namespace.to_owned(), row)));
+        let mut namespaces = vec![namespace, ""];
+        namespaces.dedup();
+        for namespace in namespaces.into_iter().filter(|one| stored.covers(kind, one)) {
+            if let Some(row) = self.store.object_version(account, kind, namespace, name).await? {
+                return Ok(Some((namespace.to_owned(), row)));
+            }
         }
-        let found = self.store.object_version(account, kind, "", name).await?;
-        Ok(found.map(|row| (String::new(), row)))
+        Ok(None)
     }
 
     fn object(
@@ -349,7 +360,17 @@ impl AccountCaches {
     }
 }
 
+/// Whether one of these scopes has the objects of a kind in a namespace.
+fn covers(scopes: &[StoredScope], kind: &str, namespace: &str) -> bool {
+    let is_in = |scope: &StoredScope| scope.key.namespace.is_empty() || scope.key.namespace == namespace;
+    scopes.iter().any(|scope| scope.cached_kind == kind && is_in(scope))
+}
+
 impl StoredCache {
+    fn covers(&self, kind: &str, namespace: &str) -> bool {
+        covers(&self.scopes, kind, namespace) || covers(&self.removed, kind, namespace)
+    }
+
     fn count(&self, scope: &StoredScope) -> i64 {
         let of = (scope.cached_kind.clone(), scope.key.namespace.clone());
         self.counts.get(&of).copied().unwrap_or_default()

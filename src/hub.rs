@@ -76,7 +76,6 @@ use agent_admission::identification::{self, Identification};
 use agent_admission::listener::{self, ConnectionPolicy};
 use agent_admission::subject_check::SubjectCheck;
 use agent_admission::{Admission, draining, server};
-use agent_status::identity_conditions::{self, IdentityConditions};
 use agent_status::{AgentStatusWakes, AgentStatusWriter};
 use agent_status::{disconnects, garbage_collection, report_outbox_writer, summaries};
 use caching::Caching;
@@ -153,6 +152,13 @@ pub struct AgentIdentities {
     pub objects: Arc<dyn IdentityObjects>,
 }
 
+impl AgentIdentities {
+    /// The identities, if they decide.
+    fn deciding(&self) -> Option<Arc<IdentityIndex>> {
+        (self.mode == IdentityMode::Bound).then(|| Arc::clone(&self.index))
+    }
+}
+
 /// The hub of one replica: composes the parts and runs their tasks.
 pub struct Hub {
     context: Arc<HubContext>,
@@ -165,8 +171,6 @@ pub struct Hub {
     requests: Arc<Requests>,
     streams: Arc<AgentStreams>,
     identification: Arc<Identification>,
-    identities: Option<AgentIdentities>,
-    identity_conditions: Arc<IdentityConditions>,
 }
 
 impl Hub {
@@ -182,6 +186,7 @@ impl Hub {
             metrics: HubMetrics::default(),
             caching_rules: ports.cache.as_ref().map(|cache| Arc::clone(&cache.rules)),
             log_limit: LogRateLimit::default(),
+            identities: ports.identities.as_ref().and_then(AgentIdentities::deciding),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -232,13 +237,8 @@ impl Hub {
             Arc::clone(&admission.draining),
             Arc::clone(&ports.account_objects),
         ));
-        let identity_conditions = Arc::<IdentityConditions>::default();
-        let identification = Identification::new(
-            Arc::clone(&context),
-            Arc::clone(&sessions),
-            Arc::clone(&identity_conditions),
-            ports.identities.clone(),
-        );
+        let identification =
+            Identification::new(Arc::clone(&context), Arc::clone(&sessions), ports.identities);
         let parts = Arc::new(SessionParts {
             context: Arc::clone(&context),
             sessions: Arc::clone(&sessions),
@@ -268,8 +268,6 @@ impl Hub {
             requests,
             streams,
             identification,
-            identities: ports.identities,
-            identity_conditions,
         })
     }
 
@@ -308,6 +306,11 @@ impl Hub {
     /// Returns the port by which the agents of this replica are asked.
     pub fn requests(&self) -> Arc<dyn ReplicaRequests> {
         Arc::clone(&self.requests) as Arc<dyn ReplicaRequests>
+    }
+
+    /// Whether it is known which agents may be let in.
+    pub fn knows_identities(&self) -> bool {
+        self.context.knows_identities()
     }
 
     /// Why objects cannot be written to the database at present; `None` if they can.
@@ -349,11 +352,6 @@ impl Hub {
         }
         requests::start(background, &self.requests);
         identification::start(background, &self.identification);
-        if let Some(AgentIdentities { index, objects, .. }) = &self.identities {
-            let (conditions, index, objects) =
-                (&self.identity_conditions, Arc::clone(index), Arc::clone(objects));
-            identity_conditions::start(background, conditions, index, objects);
-        }
     }
 }
 
@@ -390,9 +388,9 @@ impl BoundHub {
         let policy = Arc::new(ConnectionPolicy::new(context, close.clone()));
         // Before KubesvcAgents are listed, every agent would look unapproved.
         let seen = Arc::clone(&context.agent_index);
-        let identification = Arc::clone(&hub.identification);
+        let known = Arc::clone(context);
         let listed = async move {
-            tokio::join!(seen.synced(), identification.known());
+            tokio::join!(seen.synced(), known.identities_known());
         };
         let incoming = ReceiverStream::new(listener::accept(self.listener, policy, listed, shut.clone()));
         // If a task ends before `stop`, all are stopped.

@@ -10,7 +10,8 @@
 //! | `body`, `json`, `extract` | parsing a request, or a 4xx |
 //! | `browsers` | which web pages may call: by default none |
 //! | `access_rules` | what the caller of each route needs |
-//! | `call_guard` | each call before and after its handler: rate, login, rights, audit lines |
+//! | `call_guard` | each call before and after its handler: rate, login, rights |
+//! | `call_lines` | its audit lines, with an answer or without one |
 //! | `callers`, `caller_rules`, `visible_accounts` | who makes a call, and what it may |
 //! | `memory_limit` | how much memory requests may use at once |
 //! | `unknown_callers` | heads of callers of whom it is not known who they are |
@@ -31,6 +32,7 @@ mod agents;
 mod body;
 mod browsers;
 mod call_guard;
+mod call_lines;
 mod caller_rules;
 mod callers;
 mod clouddrivers;
@@ -70,8 +72,8 @@ pub use credentials::{AccountManagement, AccountManagementPorts, IntentSettlemen
 pub use health::{Readiness, StartupState, second_listener, starting};
 pub use openapi::openapi;
 
-use crate::access::Access;
 use crate::access::audit::AuditLog;
+use crate::access::{Access, CallerCounts};
 use crate::account_caches::AccountCaches;
 use crate::connected_agents::ConnectedAgents;
 use crate::informers::AccountIndex;
@@ -174,6 +176,8 @@ pub struct RestPorts {
     pub audit: AuditLog,
     /// Refused calls.
     pub access_metrics: RestAccessMetrics,
+    /// The calls of each caller that run, with those of the gateway.
+    pub caller_counts: Arc<CallerCounts>,
 }
 
 /// State shared by all handlers.

@@ -241,6 +241,11 @@ impl Access for KubeAccessReviews {
         bearer_token(caller.headers).is_some_and(|token| self.known_tokens.contains_key(&digest_of(token)))
     }
 
+    fn is_certified(&self, certificates: &[Vec<u8>]) -> bool {
+        let CertificateUse::Users(users) = &self.certificates else { return false };
+        matches!(users.principal(certificates), Ok(Some(_)))
+    }
+
     async fn is_front_proxy(&self, certificates: &[Vec<u8>]) -> bool {
         let CertificateUse::FrontProxy(front_proxy) = &self.certificates else { return false };
         self.mode == AccessMode::Required && matches!(front_proxy.accepts(certificates).await, Ok(Some(_)))

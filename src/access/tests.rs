@@ -233,6 +233,7 @@ async fn certificates_of_rests_callers_are_users_and_never_the_front_proxy() {
     assert!(refused.to_string().contains("kubesvc.rest.auth.certificates"), "{refused}");
     assert!(ask(&nothing, &[]).await.is_err());
     assert!(!access.is_front_proxy(&certificates).await);
+    assert!(access.is_certified(&certificates) && !access.is_certified(&other) && !access.is_certified(&[]));
     let (good, bad) = (with_token("good"), with_token("bad"));
     let was_known = |headers| access.was_known(Caller { headers, certificates: &[] });
     assert!(was_known(&good) && !was_known(&bad) && !was_known(&nothing));

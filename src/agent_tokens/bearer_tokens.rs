@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 
-use super::check::{CheckedToken, Refusal, TokenRules, UnverifiedToken, is_jwt};
+use super::check::{CheckedToken, TokenRefusal, TokenRules, UnverifiedToken, is_jwt};
 use super::issuers::{ALGORITHMS, BearerSettings, IssuerSettings, KeyLocation};
 use super::kept_keys::{KeptKeys, PublishedKeys};
 use super::key_sources::{FetchedKeys, FileKeys, KeySourceError};
@@ -61,7 +61,7 @@ struct TrustedIssuer {
 
 /// Who may have issued a token.
 #[derive(Clone, Copy)]
-enum Candidate<'t> {
+enum PossibleIssuer<'t> {
     Own(&'t OwnCluster),
     Issuer(&'t TrustedIssuer),
 }
@@ -153,15 +153,15 @@ impl BearerTokens {
         let other = self.issuers.iter().find(|trusted| trusted.settings.issuer == issuer);
         let own = self.own.as_ref().filter(|own| own.may_have_issued(issuer));
         // Both, if clusters have the same default issuer: the id of the key says which.
-        let candidates = own.map(Candidate::Own).into_iter().chain(other.map(Candidate::Issuer));
+        let candidates = own.map(PossibleIssuer::Own).into_iter().chain(other.map(PossibleIssuer::Issuer));
         let mut refusal = TokenError::Invalid(format!("its issuer {:?} is not trusted here", shown(issuer)));
         let mut unknown = Vec::new();
         for candidate in candidates {
             let known = candidate.keys().current();
             match known.as_ref().map(|known| candidate.check(&read, known)) {
                 Some(Ok(checked)) => return candidate.facts(token, checked).await,
-                Some(Err(Refusal::Rule(why))) => refusal = TokenError::Invalid(why),
-                Some(Err(Refusal::UnknownKey(why))) => {
+                Some(Err(TokenRefusal::Rule(why))) => refusal = TokenError::Invalid(why),
+                Some(Err(TokenRefusal::UnknownKey(why))) => {
                     unknown.push((candidate, known, TokenError::Invalid(why)));
                 }
                 None => {
@@ -243,7 +243,7 @@ async fn fetched(keys: FetchedKeys) -> Result<KeptKeys, (&'static str, KeySource
     Ok(KeptKeys::new(keys))
 }
 
-impl<'t> Candidate<'t> {
+impl<'t> PossibleIssuer<'t> {
     fn keys(self) -> &'t KeptKeys {
         match self {
             Self::Own(own) => &own.keys,
@@ -251,7 +251,7 @@ impl<'t> Candidate<'t> {
         }
     }
 
-    fn check(self, token: &UnverifiedToken<'_>, known: &PublishedKeys) -> Result<CheckedToken, Refusal> {
+    fn check(self, token: &UnverifiedToken<'_>, known: &PublishedKeys) -> Result<CheckedToken, TokenRefusal> {
         const ALL: [Algorithm; ALGORITHMS.len()] = all_algorithms();
         let (audience, algorithms) = match self {
             Self::Own(_) => (AUDIENCE, ALL.as_slice()),
@@ -280,7 +280,7 @@ impl<'t> Candidate<'t> {
     }
 }
 
-fn invalid(refusal: Refusal) -> TokenError {
+fn invalid(refusal: TokenRefusal) -> TokenError {
     TokenError::Invalid(refusal.into_text())
 }
 

@@ -33,14 +33,14 @@ pub(super) struct TokenRules<'r> {
 
 /// Why a token is refused. Contains of the token only what names its issuer, key, algorithm and claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum TokenRefusal {
     /// It breaks this rule.
     Rule(String),
     /// It keeps the rules, but this key of it is none of the issuer's, as far as they are known.
     UnknownKey(String),
 }
 
-impl Refusal {
+impl TokenRefusal {
     /// The rule, for the log.
     pub(super) fn into_text(self) -> String {
         match self {
@@ -82,7 +82,7 @@ pub(super) fn check(
     keys: &KeySet,
     rules: TokenRules<'_>,
     now: i64,
-) -> Result<CheckedToken, Refusal> {
+) -> Result<CheckedToken, TokenRefusal> {
     UnverifiedToken::read(token)?.check(keys, rules, now)
 }
 
@@ -91,7 +91,7 @@ impl<'t> UnverifiedToken<'t> {
     ///
     /// # Errors
     /// It is too long, or has another form.
-    pub(super) fn read(token: &'t str) -> Result<Self, Refusal> {
+    pub(super) fn read(token: &'t str) -> Result<Self, TokenRefusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return rule(format!("it has {} bytes, and {MAX_TOKEN_BYTES} are the most", token.len()));
         }
@@ -121,14 +121,14 @@ impl<'t> UnverifiedToken<'t> {
         keys: &KeySet,
         rules: TokenRules<'_>,
         now: i64,
-    ) -> Result<CheckedToken, Refusal> {
+    ) -> Result<CheckedToken, TokenRefusal> {
         let algorithm = self.algorithm(rules.algorithms)?;
         let checked = self.check_claims(rules, now)?;
         self.check_signature(keys, algorithm)?;
         Ok(checked)
     }
 
-    fn algorithm(&self, allowed: &[Algorithm]) -> Result<Algorithm, Refusal> {
+    fn algorithm(&self, allowed: &[Algorithm]) -> Result<Algorithm, TokenRefusal> {
         if let Some(name) = REFUSED_PARAMETERS.iter().find(|name| self.header.contains_key(**name)) {
             return rule(format!("its header has {name}, which is not taken"));
         }
@@ -142,7 +142,7 @@ impl<'t> UnverifiedToken<'t> {
         }
     }
 
-    fn check_claims(&self, rules: TokenRules<'_>, now: i64) -> Result<CheckedToken, Refusal> {
+    fn check_claims(&self, rules: TokenRules<'_>, now: i64) -> Result<CheckedToken, TokenRefusal> {
         match self.issuer() {
             Some(issuer) if issuer == rules.issuer => {}
             Some(issuer) => return rule(format!("its issuer {:?} is another one", shown(issuer))),
@@ -177,7 +177,7 @@ impl<'t> UnverifiedToken<'t> {
         Ok(CheckedToken { subject: subject.to_owned(), id, issued_at, expires, claims: self.claims.clone() })
     }
 
-    fn check_signature(&self, keys: &KeySet, algorithm: Algorithm) -> Result<(), Refusal> {
+    fn check_signature(&self, keys: &KeySet, algorithm: Algorithm) -> Result<(), TokenRefusal> {
         let by_key = |key| is_signed(self.message, self.signature, key, algorithm);
         let id = match self.header.get("kid") {
             None => return self.check_signature_without_id(keys, algorithm),
@@ -186,7 +186,7 @@ impl<'t> UnverifiedToken<'t> {
         };
         let named: Vec<_> = keys.with_id(id).collect();
         if named.is_empty() {
-            return Err(Refusal::UnknownKey(format!("its key {:?} is none of the issuer's", shown(id))));
+            return Err(TokenRefusal::UnknownKey(format!("its key {:?} is none of the issuer's", shown(id))));
         }
         let fitting: Vec<_> = named.into_iter().filter(|key| key.fits(algorithm)).collect();
         if fitting.is_empty() {
@@ -199,19 +199,19 @@ impl<'t> UnverifiedToken<'t> {
     }
 
     /// A token without the id of its key is taken while there is one key that may be meant.
-    fn check_signature_without_id(&self, keys: &KeySet, algorithm: Algorithm) -> Result<(), Refusal> {
+    fn check_signature_without_id(&self, keys: &KeySet, algorithm: Algorithm) -> Result<(), TokenRefusal> {
         let mut fitting = keys.fitting(algorithm);
         match (fitting.next(), fitting.next()) {
             (Some(only), None) if is_signed(self.message, self.signature, &only.key, algorithm) => Ok(()),
             (Some(_), Some(_)) => rule("it does not name its key (kid), and its issuer has several"),
-            (_, None) | (None, _) => Err(Refusal::UnknownKey(
+            (_, None) | (None, _) => Err(TokenRefusal::UnknownKey(
                 "it names no key (kid), and is not signed by the issuer's".to_owned(),
             )),
         }
     }
 
     /// A claim that is text.
-    fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
+    fn text(&self, name: &str) -> Result<Option<&str>, TokenRefusal> {
         match self.claims.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -220,7 +220,7 @@ impl<'t> UnverifiedToken<'t> {
     }
 
     /// A claim that is a time, in epoch seconds.
-    fn time(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    fn time(&self, name: &str) -> Result<Option<i64>, TokenRefusal> {
         let Some(value) = self.claims.get(name) else { return Ok(None) };
         // Parts of a second are cut: all times are compared with a leeway.
         #[expect(clippy::cast_possible_truncation, reason = "what is out of range is refused")]
@@ -232,8 +232,8 @@ impl<'t> UnverifiedToken<'t> {
     }
 }
 
-fn rule<T>(why: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Rule(why.into()))
+fn rule<T>(why: impl Into<String>) -> Result<T, TokenRefusal> {
+    Err(TokenRefusal::Rule(why.into()))
 }
 
 /// The JSON object in a part of a token.

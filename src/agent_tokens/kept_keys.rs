@@ -37,14 +37,14 @@ pub(super) struct PublishedKeys {
 /// The keys of one issuer.
 pub(super) struct KeptKeys {
     source: Box<dyn KeySource>,
-    kept: RwLock<Kept>,
+    kept: RwLock<KeysInUse>,
     /// When a token last caused a read. Held while one is under way, so that all tokens wait for the same.
     asked: Mutex<Option<Instant>>,
     waiting: Semaphore,
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeysInUse {
     keys: Option<Arc<PublishedKeys>>,
     read_at: Option<Instant>,
     tried_at: Option<Instant>,

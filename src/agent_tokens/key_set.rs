@@ -66,10 +66,10 @@ impl KeySet {
     /// It is none.
     pub(super) fn parse(json: &[u8]) -> Result<Self, KeySetError> {
         #[derive(Deserialize)]
-        struct Listed {
+        struct ListedKey {
             keys: Vec<Value>,
         }
-        let Listed { keys: listed } = serde_json::from_slice(json)
+        let ListedKey { keys: listed } = serde_json::from_slice(json)
             .map_err(|error| KeySetError::Form { line: error.line(), column: error.column() })?;
         if listed.len() > MAX_KEYS {
             return Err(KeySetError::TooMany(listed.len()));

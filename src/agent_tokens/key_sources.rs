@@ -70,7 +70,7 @@ pub enum KeySourceError {
     TooLarge(String),
     /// The document of the issuer is none.
     #[error("{0} is no document of an issuer, which is JSON with `issuer` and `jwks_uri`")]
-    Document(String),
+    DiscoveryDocument(String),
     /// The document is another issuer's.
     #[error("{url} is of the issuer {found:?}, and not of the one in the settings: write it exactly so")]
     Issuer {
@@ -188,7 +188,7 @@ impl FetchedKeys {
     /// URL of the keys, as the issuer's document names it.
     async fn discover(&self, client: &Client) -> Result<String, KeySourceError> {
         let url = format!("{}{DOCUMENT}", self.issuer.trim_end_matches('/'));
-        let document = Document::parse(&get(client, &url).await?, &url)?;
+        let document = DiscoveryDocument::parse(&get(client, &url).await?, &url)?;
         if document.issuer != self.issuer {
             return Err(KeySourceError::Issuer { url, found: shown(&document.issuer) });
         }
@@ -251,7 +251,7 @@ impl KeySource for ClusterKeys {
     }
 
     async fn read(&self) -> Result<PublishedKeys, KeySourceError> {
-        let document = Document::parse(self.get(DOCUMENT).await?.as_bytes(), DOCUMENT)?;
+        let document = DiscoveryDocument::parse(self.get(DOCUMENT).await?.as_bytes(), DOCUMENT)?;
         published(&document.issuer, self.get(CLUSTER_KEYS).await?.as_bytes(), CLUSTER_KEYS.to_owned())
     }
 }
@@ -265,14 +265,14 @@ fn is_fetched(text: &str) -> bool {
 
 /// What an issuer says about itself.
 #[derive(Deserialize)]
-struct Document {
+struct DiscoveryDocument {
     issuer: String,
     jwks_uri: Option<String>,
 }
 
-impl Document {
+impl DiscoveryDocument {
     fn parse(json: &[u8], url: &str) -> Result<Self, KeySourceError> {
-        serde_json::from_slice(json).map_err(|_| KeySourceError::Document(url.to_owned()))
+        serde_json::from_slice(json).map_err(|_| KeySourceError::DiscoveryDocument(url.to_owned()))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct StaticTokens {
     kube: KubeObjects<Secret>,
     namespace: String,
     names: TokenSecretNames,
-    known: RwLock<BTreeMap<TokenSecret, Content>>,
+    known: RwLock<BTreeMap<TokenSecret, TokenContent>>,
     /// When the Secrets were last read. Held while they are.
     read_at: Mutex<Option<Instant>>,
     waiting: Semaphore,
@@ -46,7 +46,7 @@ pub(super) struct StaticTokens {
 
 /// What is known of an entry of a Secret.
 #[derive(Clone, Debug, PartialEq)]
-enum Content {
+enum TokenContent {
     /// SHA-256 of a token.
     Token([u8; 32]),
     /// It is no token, for this reason.
@@ -126,12 +126,21 @@ impl StaticTokens {
     }
 
     /// Keeps what was read. A Secret that cannot be read now is as it was.
-    fn keep(&self, known: &mut BTreeMap<TokenSecret, Content>, entry: TokenSecret, content: Content) {
+    fn keep(
+        &self,
+        known: &mut BTreeMap<TokenSecret, TokenContent>,
+        entry: TokenSecret,
+        content: TokenContent,
+    ) {
         let last = known.get(&entry);
-        if let (Content::Unread(_), Some(Content::Token(_) | Content::None(_))) = (&content, last) {
+        if let (TokenContent::Unread(_), Some(TokenContent::Token(_) | TokenContent::None(_))) =
+            (&content, last)
+        {
             return;
         }
-        if let (Content::None(why) | Content::Unread(why), true) = (&content, last != Some(&content)) {
+        if let (TokenContent::None(why) | TokenContent::Unread(why), true) =
+            (&content, last != Some(&content))
+        {
             let TokenSecret { name, key } = &entry;
             warn!("Secret {}/{name} gives no token of agents: its key {key:?} {why}", self.namespace);
         }
@@ -142,7 +151,7 @@ impl StaticTokens {
         let known = self.known.read();
         // All are compared, so that the time says nothing about which.
         let is_same = |entry: &&TokenSecret| match known.get(*entry) {
-            Some(Content::Token(token)) => bool::from(token.ct_eq(digest)),
+            Some(TokenContent::Token(token)) => bool::from(token.ct_eq(digest)),
             _ => false,
         };
         let mut same: Vec<_> = named.iter().filter(is_same).cloned().collect();
@@ -161,9 +170,9 @@ impl StaticTokens {
     fn unread(&self, named: &[TokenSecret]) -> Option<String> {
         let known = self.known.read();
         let entry =
-            named.iter().find(|entry| matches!(known.get(*entry), None | Some(Content::Unread(_))))?;
+            named.iter().find(|entry| matches!(known.get(*entry), None | Some(TokenContent::Unread(_))))?;
         let why = match known.get(entry) {
-            Some(Content::Unread(why)) => why,
+            Some(TokenContent::Unread(why)) => why,
             _ => "it is read within 10 s",
         };
         Some(format!("Secret {}/{} is not known: its key {:?} {why}", self.namespace, entry.name, entry.key))
@@ -171,14 +180,14 @@ impl StaticTokens {
 }
 
 /// What an entry of a Secret is.
-fn content(secret: Result<&Option<Secret>, &String>, key: &str) -> Content {
+fn content(secret: Result<&Option<Secret>, &String>, key: &str) -> TokenContent {
     let secret = match secret {
         Ok(Some(secret)) => secret,
-        Ok(None) => return Content::None("is not there, since the Secret does not exist".to_owned()),
-        Err(why) => return Content::Unread(format!("cannot be read: {why}")),
+        Ok(None) => return TokenContent::None("is not there, since the Secret does not exist".to_owned()),
+        Err(why) => return TokenContent::Unread(format!("cannot be read: {why}")),
     };
     let Some(bytes) = secret.data.as_ref().and_then(|data| data.get(key)) else {
-        return Content::None("is not there".to_owned());
+        return TokenContent::None("is not there".to_owned());
     };
     let bytes = bytes.0.strip_suffix(b"\n").unwrap_or(&bytes.0);
     let why = match std::str::from_utf8(bytes) {
@@ -190,8 +199,8 @@ fn content(secret: Result<&Option<Secret>, &String>, key: &str) -> Content {
             "has characters that no agent can send: use visible ASCII without blanks".to_owned()
         }
         Ok(text) if is_jwt(text) => "is a JWT, which is checked by its issuer alone".to_owned(),
-        Ok(text) => return Content::Token(Sha256::digest(text.as_bytes()).into()),
+        Ok(text) => return TokenContent::Token(Sha256::digest(text.as_bytes()).into()),
         Err(_) => "has characters that no agent can send: use visible ASCII without blanks".to_owned(),
     };
-    Content::None(why)
+    TokenContent::None(why)
 }

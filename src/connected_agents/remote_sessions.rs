@@ -37,6 +37,9 @@ struct RemoteAgents {
     by_uid: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// Presence, whether it is approved and may offer, session, and lists of own accounts.
+type AgentStanding<'a> = (Presence, [bool; 2], Option<&'a SessionId>, [Option<&'a Vec<String>>; 2]);
+
 /// Effect of a change of one agent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AgentChange {
@@ -284,8 +287,13 @@ impl RemoteAgentEntry {
     }
 
     /// The properties that matter to every account of the zone.
-    fn standing(&self) -> (Presence, bool, Option<&SessionId>, [Option<&Vec<String>>; 2]) {
-        (self.presence, self.agent.is_approved(), session_of(&self.agent), lists(&self.agent))
+    fn standing(&self) -> AgentStanding<'_> {
+        (
+            self.presence,
+            [self.agent.is_approved(), self.agent.may_offer()],
+            session_of(&self.agent),
+            lists(&self.agent),
+        )
     }
 
     fn change_from(&self, before: Option<&Self>) -> AgentChange {

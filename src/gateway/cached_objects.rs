@@ -66,6 +66,11 @@ impl Gateway {
         let account = self.ports.accounts.get(&AccountKey { namespace, name: object });
         let account = account.ok_or_else(|| Refusal::unavailable("there is no such account"))?;
         narrows(call, account.account_name())?;
+        // Rows have the account's name: they are those of the object that holds it.
+        let holder = self.ports.accounts.by_account_name(account.account_name()).into_iter().next();
+        if holder.is_some_and(|holder| holder.uid() != account.uid()) {
+            return Err(Refusal::unavailable("another object has this account name"));
+        }
         Ok(self.ports.caches.view(&account, &query).await?)
     }
 }

@@ -581,4 +581,16 @@ async fn what_is_cached_is_shown_to_those_who_may_and_a_refusal_has_an_audit_lin
     }
     let codes: Vec<_> = scene.audit.lines().iter().map(|line| line["code"].clone()).collect();
     assert_eq!(codes, [405, 400, 503, 403]);
+    let mut twin = account("prod", "ACTIVE", "Open");
+    twin.spec.account_name = twin.metadata.name.replace("twin".to_owned());
+    twin.metadata.uid = Some("uid-twin".to_owned());
+    scene.accounts.show(twin);
+    let mut codes = vec![];
+    for object in ["prod", "twin"] {
+        let (status, body) = shown(&alice, Method::GET, object, "").await;
+        assert!(status == 200 || body["message"] == "another object has this account name", "{body}");
+        codes.push(status);
+    }
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 503], "the rows are those of the one that holds the name");
 }

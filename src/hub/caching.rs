@@ -51,6 +51,7 @@ use tonic::{Status, Streaming};
 use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
+use crate::hub::sessions::session::identified::Identified;
 use credit_pool::{CreditPool, StreamId};
 use kubesvc_core::wire::events::{CacheDown, CacheUp};
 use kubesvc_core::wire::ops::CachingRules;
@@ -194,7 +195,7 @@ impl Caching {
         self: Arc<Self>,
         inbound: Streaming<CacheUp>,
         sink: CacheDownSender,
-        identity: Option<String>,
+        identity: Option<Identified>,
     ) {
         stream::run(self, inbound, sink, identity).await;
     }

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::connected_agents::LeaderClock;
 use crate::hub::sessions::ledger::HubUptime;
 use crate::hub::{CachingRuleSource, HubMetrics, HubSettings};
-use crate::informers::{AccountIndex, AgentIndex};
+use crate::informers::{AccountIndex, AgentIndex, IdentityIndex};
 use crate::leases::{Leadership, Replicas};
 use crate::secrets::{Credential, CredentialSource};
 use kubesvc_core::KubesvcAccount;
@@ -37,6 +37,8 @@ pub(super) struct HubContext {
     /// Rules by which agents choose the objects they stream; absent: they are not asked to stream any.
     pub(super) caching_rules: Option<Arc<dyn CachingRuleSource>>,
     pub(super) log_limit: LogRateLimit,
+    /// The identities that decide who the agents are; absent where they do not.
+    pub(super) identities: Option<Arc<IdentityIndex>>,
     /// Start of the hub; [`HubUptime`]s count from here.
     pub(super) started: Instant,
     /// Cancelled when the hub stops: sessions drain.
@@ -49,6 +51,19 @@ impl HubContext {
     /// Whether agents may stream objects to this replica.
     pub(super) fn streams_objects(&self) -> bool {
         self.caching_rules.is_some()
+    }
+
+    /// Whether the identities are known as they are now, where they decide: nothing rests on those of before a suspension of
+    /// the process.
+    pub(super) fn knows_identities(&self) -> bool {
+        self.identities.as_ref().is_none_or(|identities| identities.is_fresh())
+    }
+
+    /// Waits until [`Self::knows_identities`].
+    pub(super) async fn identities_known(&self) {
+        if let Some(identities) = &self.identities {
+            identities.fresh().await;
+        }
     }
 
     /// Whether this replica leads. Then the leader reads the sessions in this process.

@@ -42,6 +42,7 @@ use crate::hub::agent_admission::draining::Draining;
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::identified::Identified;
 use counts::RequestCounts;
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_REPLICA};
 use kubesvc_core::requests::wire::HubEnd;
@@ -160,7 +161,7 @@ impl Requests {
         self: Arc<Self>,
         inbound: Streaming<RequestUp>,
         sink: RequestDownSender,
-        identity: Option<String>,
+        identity: Option<Identified>,
     ) {
         stream::run(self, inbound, sink, identity).await;
     }

@@ -35,6 +35,7 @@ use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpe
 use mass_delete_guard::MassDeleteGuard;
 use registry::{Registry, ZoneIndex};
 use session::Session;
+use session::identified::Identified as StreamIdentity;
 
 /// Maximum number of changes routed in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
@@ -46,8 +47,8 @@ pub(super) struct StreamClaim<'c> {
     pub(super) session_id: &'c str,
     /// Empty: any.
     pub(super) replica_id: &'c str,
-    /// Name of its KubesvcIdentity; `None`: identities do not count.
-    pub(super) identity: Option<&'c str>,
+    /// Its own rights and credential; `None`: identities do not count.
+    pub(super) identity: Option<&'c StreamIdentity>,
 }
 
 /// The sessions of this replica. Publishes their events.
@@ -84,7 +85,9 @@ impl Sessions {
         self.registry.of_process(&agent_id, claim.boot_id).filter(|session| {
             session.id == *claim.session_id
                 && (claim.replica_id.is_empty() || *own == *claim.replica_id)
-                && session.identity.is(claim.identity)
+                && session
+                    .identity
+                    .is_same_agent(claim.identity.map(|shown| (&shown.rights, &shown.credential)))
                 && self.registry.is_connected(session)
         })
     }
@@ -93,6 +96,13 @@ impl Sessions {
     pub(super) async fn emptied(&self) {
         // The sender lives as long as self, so this ends only when there is none.
         let _ = self.connected.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Has the ledger of a session follow what its identity allows, of all accounts in it.
+    pub(super) fn judge_all(&self, session: &Session) {
+        for account in session.uids().iter().filter_map(|uid| self.context.accounts.by_uid(uid)) {
+            session.judge(&account);
+        }
     }
 
     /// Handles that a session is connected, or its approval changed: wakes the accounts of its zone in the session and at

@@ -29,11 +29,11 @@ use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
-use kubesvc_core::KubesvcAccount;
 use kubesvc_core::lifecycle::Fact;
 use kubesvc_core::wire::common::failure::Class;
 use kubesvc_core::wire::{MAX_ACCOUNTS_IN_BATCH, common, ops};
-use listing::{IncomingList, ListingStep};
+use kubesvc_core::{KubesvcAccount, object_names};
+use listing::{IncomingList, ListingStep, ValidEntry};
 use reconciler::StaticAccountReconciler;
 
 /// The value of the label `kubesvc.io/origin` of an account that an agent listed.
@@ -187,7 +187,19 @@ impl StaticAccountSync {
         } else {
             self.parts.sessions.listed(&self.session);
         }
+        let namespace = &self.parts.context.settings.static_accounts.namespace;
+        let allowed = |listed: ValidEntry| {
+            let object = object_names::object_name(&listed.name);
+            if self.session.identity.may_hold(namespace, &object) {
+                return Ok(listed);
+            }
+            let why = format!(
+                "the agent's KubesvcIdentity does not allow account {namespace}/{object} of its own file"
+            );
+            Err(refusal(&listed.name, Class::Forbidden, why))
+        };
         let entries = listing::read(accounts, &self.session.agent.zone);
+        let entries = entries.into_iter().map(|entry| entry.and_then(allowed)).collect();
         self.running.cancel();
         self.running = self.session.ended.child_token();
         let reconciler = StaticAccountReconciler::new(
@@ -221,6 +233,9 @@ impl Session {
 
     /// Whether the agent's own file has an account, by its name and with its source, as far as it has said.
     pub(super) fn lists(&self, account: &KubesvcAccount) -> Fact<bool> {
+        if !self.identity.has(|rights| rights.static_accounts, true) {
+            return Fact::Known(false);
+        }
         match &self.own.list.lock().listing {
             None => Fact::Unknown,
             Some(listing) => Fact::Known(listing.has(account)),

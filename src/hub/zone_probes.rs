@@ -98,7 +98,8 @@ impl ZoneProbes {
                 let answers = offers.in_zone(uid, round, zone_id);
                 let (mut yes, mut no) = (0, 0);
                 for (serial, offer) in answers.into_iter().flatten() {
-                    let Some(session) = zone.connected.get(serial).filter(|one| one.is_approved()) else {
+                    let may_offer = |one: &&Arc<Session>| one.is_approved() && one.may_offer();
+                    let Some(session) = zone.connected.get(serial).filter(may_offer) else {
                         continue;
                     };
                     let (count, kind) = match offer {
@@ -113,7 +114,8 @@ impl ZoneProbes {
                 let has_answered = |serial: &u64| answers.is_some_and(|all| all.contains_key(serial));
                 if answers.map_or(0, BTreeMap::len) < zone.connected.len() {
                     let owing = zone.connected.iter().filter(|(serial, _)| !has_answered(serial));
-                    let owing = owing.map(|(_, session)| session).filter(|session| session.is_approved());
+                    let owing = owing.map(|(_, session)| session);
+                    let owing = owing.filter(|session| session.is_approved() && session.may_offer());
                     silent.extend(
                         owing.take(MAX_EQUAL_ANSWERS_SHOWN).map(|session| session.unlisted_fact(None)),
                     );

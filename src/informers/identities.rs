@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use kubesvc_core::identity::{
-    AgentRights, Credential, Identities, IdentityRefusal, KubesvcIdentity, TokenSecret,
+    AgentCredential, AgentRights, Identities, IdentityRefusal, KubesvcIdentity, TokenSecret,
 };
 use kubesvc_runtime::kube_access::KubeAccess;
 use kubesvc_runtime::telemetry::outages;
@@ -31,7 +31,7 @@ type GuardedIdentity = DeserializeGuard<KubesvcIdentity>;
 
 /// All KubesvcIdentities of one namespace.
 pub struct IdentityIndex {
-    objects: RwLock<IdentityObjects>,
+    objects: RwLock<KnownIdentities>,
     /// Names of objects that were added, changed or deleted.
     changed: Arc<WorkQueue<String>>,
     /// Whether what is known is as new as the watch: listed once, and not suspended since.
@@ -40,7 +40,7 @@ pub struct IdentityIndex {
 }
 
 #[derive(Default)]
-struct IdentityObjects {
+struct KnownIdentities {
     identities: Identities,
     /// Objects as they were seen, with why they identify nobody.
     by_name: std::collections::BTreeMap<String, (Arc<KubesvcIdentity>, Option<String>)>,
@@ -62,12 +62,12 @@ impl IdentityIndex {
     ///
     /// # Errors
     /// It is not let in.
-    pub fn identify(&self, credential: &Credential, now: i64) -> Result<AgentRights, IdentityRefusal> {
+    pub fn identify(&self, credential: &AgentCredential, now: i64) -> Result<AgentRights, IdentityRefusal> {
         self.objects.read().identities.identify(credential, now)
     }
 
     /// Whether a change of this object may change what an agent with this credential may do.
-    pub fn concerns(&self, name: &str, credential: &Credential) -> bool {
+    pub fn concerns(&self, name: &str, credential: &AgentCredential) -> bool {
         self.objects.read().identities.concerns(name, credential)
     }
 
@@ -109,6 +109,15 @@ impl IdentityIndex {
         let name = object.name_any();
         let problem = {
             let mut objects = self.objects.write();
+            // A list shows all of them again, and a status decides nothing.
+            if let Some((known, _)) = objects.by_name.get_mut(&name)
+                && known.spec == object.spec
+                && known.metadata.uid == object.metadata.uid
+                && known.metadata.generation == object.metadata.generation
+            {
+                *known = Arc::new(object);
+                return;
+            }
             let before = objects.by_name.get(&name).and_then(|(_, problem)| problem.clone());
             let problem = objects.identities.put(&object).err().map(|error| error.to_string());
             objects.by_name.insert(name.clone(), (Arc::new(object), problem.clone()));
@@ -230,10 +239,10 @@ mod tests {
         serde_json::from_value(text).expect("an identity")
     }
 
-    fn credential(namespace: &str) -> Credential {
+    fn credential(namespace: &str) -> AgentCredential {
         let holder = TokenHolder::ServiceAccount { namespace: namespace.into(), name: "agent".into() };
         let token = TokenFacts { holder, id: None, issued_at: None, expires: None };
-        Credential { certificate: None, token: Some(token) }
+        AgentCredential { certificate: None, token: Some(token) }
     }
 
     #[tokio::test(start_paused = true)]

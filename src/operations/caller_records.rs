@@ -1,6 +1,6 @@
 //! Records of operations for callers, and the results that people give.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -68,33 +68,27 @@ impl Operations {
     ) -> Result<Vec<OperationRecord>, OperationRefusal> {
         self.rows.flush(FLUSH_TIMEOUT).await;
         if let Some(name) = account {
-            self.authorize_named(caller, "get", name).await?;
+            self.authorize_named(caller, "get", (name, None)).await?;
         }
         let records = self.store.operations(account, offset, limit).await;
         let mut records = records.map_err(OperationRefusal::Database)?;
-        if account.is_some() {
-            return Ok(records);
-        }
-        let mut names: Vec<&str> = records.iter().map(|record| record.account.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
-        let checked = names.iter().map(|name| async move {
-            match self.authorize_named(caller, "get", name).await {
-                Ok(()) => Ok((name.as_str(), true)),
+        let about: BTreeSet<AboutAccount> = records.iter().map(AboutAccount::of).collect();
+        let checked = about.iter().map(|about| async move {
+            match self.authorize_named(caller, "get", about.named()).await {
+                Ok(()) => Ok((about, true)),
                 Err(OperationRefusal::Access(error @ (AccessError::Unavailable(_) | AccessError::Busy))) => {
                     Err(error)
                 }
-                Err(_) => Ok((name.as_str(), false)),
+                Err(_) => Ok((about, false)),
             }
         });
         let mut checked = stream::iter(checked.collect::<Vec<_>>()).buffer_unordered(MAX_CONCURRENT_CHECKS);
         let mut may = HashMap::new();
         while let Some(answer) = checked.next().await {
-            let (name, is_allowed) = answer?;
-            may.insert(name, is_allowed);
+            let (about, is_allowed) = answer?;
+            may.insert(about, is_allowed);
         }
-        records.retain(|record| may.get(record.account.as_str()).copied().unwrap_or_default());
+        records.retain(|record| may.get(&AboutAccount::of(record)).copied().unwrap_or_default());
         Ok(records)
     }
 
@@ -175,7 +169,8 @@ impl Operations {
         verb: &'static str,
         record: &OperationRecord,
     ) -> Result<(), OperationRefusal> {
-        let authorized = self.authorize_named(caller, verb, &record.account).await;
+        let about = AboutAccount::of(record);
+        let authorized = self.authorize_named(caller, verb, about.named()).await;
         authorized.map_err(|refusal| match refusal {
             // The id is all that the caller knows.
             OperationRefusal::NoAccount(_) => OperationRefusal::NoOperation(record.operation_id.clone()),
@@ -183,25 +178,48 @@ impl Operations {
         })
     }
 
-    /// Checks a right on the account with a name. For one that is gone the right on all accounts is needed.
+    /// Checks a right on the account with a name, and this uid if one is known: another object may have the name by now. For one
+    /// that is gone the right on all accounts is needed.
     async fn authorize_named(
         &self,
         caller: &OperationCaller,
         verb: &'static str,
-        account: &str,
+        (account, uid): (&str, Option<&str>),
     ) -> Result<(), OperationRefusal> {
-        if !checks::is_among(caller.accounts.as_deref(), account) {
-            return Err(OperationRefusal::NotAmongAccounts(account.to_owned()));
-        }
-        let object = self.accounts.by_account_name(account).into_iter().next();
-        match self.authorize(&caller.principal, verb, object.as_deref()).await {
+        let mut objects = self.accounts.by_account_name(account).into_iter();
+        let object = objects.find(|object| uid.is_none_or(|uid| object.uid() == uid));
+        let authorized = match self.authorize(&caller.principal, verb, object.as_deref()).await {
             Err(OperationRefusal::Access(AccessError::Denied(_)))
                 if object.is_none() && self.settings.hides_accounts =>
             {
                 Err(OperationRefusal::NoAccount(account.to_owned()))
             }
             authorized => authorized,
+        };
+        authorized?;
+        // Only who may read it learns that the list leaves it out.
+        if !checks::is_among(caller.accounts.as_deref(), account) {
+            return Err(OperationRefusal::NotAmongAccounts(account.to_owned()));
         }
+        Ok(())
+    }
+}
+
+/// The account that a record is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct AboutAccount {
+    name: String,
+    uid: Option<String>,
+}
+
+impl AboutAccount {
+    fn of(record: &OperationRecord) -> Self {
+        let uid = record.account_uid.clone().filter(|uid| !uid.is_empty());
+        Self { name: record.account.clone(), uid }
+    }
+
+    fn named(&self) -> (&str, Option<&str>) {
+        (&self.name, self.uid.as_deref())
     }
 }
 

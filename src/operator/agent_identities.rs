@@ -14,13 +14,13 @@ use crate::informers::{IdentityIndex, watch_identities};
 use kubesvc_runtime::background_tasks::BackgroundTasks;
 
 /// What identifies agents, where they are asked for an identity.
-pub(super) struct AgentIdentification {
+pub(super) struct IdentityPorts {
     mode: IdentityMode,
     index: Arc<IdentityIndex>,
     tokens: Arc<BearerTokens>,
 }
 
-impl AgentIdentification {
+impl IdentityPorts {
     /// Reads the files that the settings name; `None`: nobody is asked for an identity.
     ///
     /// # Errors

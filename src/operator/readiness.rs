@@ -57,6 +57,11 @@ impl Readiness for OperatorReadiness {
             let why = "the operator has not made the certificate of the port for agents yet; /health/tasks has the reason";
             missing.push(("hub certificate".to_owned(), why.to_owned()));
         }
+        if !self.hub.knows_identities() {
+            let why = "the list of KubesvcIdentities is not complete, so no agent is let in: see the operator's log, and that the \
+                       definition and the right to list and watch them are there";
+            missing.push(("identities".to_owned(), why.to_owned()));
+        }
         if let Some(why) = self.projection.problem().or_else(|| self.hub.cached_objects_problem()) {
             missing.push(("database".to_owned(), why));
         }

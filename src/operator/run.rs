@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::OperatorError;
-use super::agent_identities::AgentIdentification;
+use super::agent_identities::IdentityPorts;
 use super::cache_sweeps::CacheSweeps;
 use super::caching_adapter::CachingAdapter;
 use super::certificate_metrics::CertificateMetrics;
@@ -90,7 +90,7 @@ struct Assembly<'a> {
     callers: Arc<CallerCounts>,
     hub_tls: Option<HubTls>,
     rest_tls: Option<RestTls>,
-    identities: Option<AgentIdentification>,
+    identities: Option<IdentityPorts>,
     audit: AuditLog,
     /// Who calls REST.
     rest_access: Arc<dyn Access>,
@@ -125,7 +125,7 @@ pub(super) async fn run(
     let (hub_tls, rest_tls) = (HubTls::read(settings).await?, RestTls::read(settings).await?);
     let audit = audit_log(settings)?;
     let location = RunLocation::find(arguments, settings).await?;
-    let identities = AgentIdentification::read(settings, &location).await?;
+    let identities = IdentityPorts::read(settings, &location).await?;
     let (tasks, http) = (TaskTracker::new(), HttpMetrics::default());
     let background = BackgroundTasks::new(tasks.clone(), stop.clone(), TaskRegistry::default());
     let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
@@ -797,6 +797,7 @@ impl Assembly<'_> {
             access: Arc::clone(&self.rest_access),
             audit: self.audit.clone(),
             access_metrics: self.rest_access_metrics.clone(),
+            caller_counts: Arc::clone(&self.callers),
         };
         RestState::new(rest_settings(self.settings, &self.location), ports)
     }

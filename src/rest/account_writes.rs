@@ -109,7 +109,10 @@ pub(super) async fn create(
     };
     let options = WriteOptions::default().at("rest-create");
     match state.secret(&key).create_account(contents, account, options).await? {
-        Some(_) => Ok(None),
+        Some(_) => {
+            caller.wrote(name);
+            Ok(None)
+        }
         None => existing(state, caller, name).await,
     }
 }
@@ -295,10 +298,18 @@ impl AccountChange<'_> {
             if found.is_none() && self.request == AccountVerb::Delete {
                 return Ok(()); // It existed when the request was checked.
             }
+            // What is written may be another object than the one that was looked at when the request was checked.
+            self.may_use_sources(found.as_ref()).await?;
             let plan = self.judge(found.as_ref())?;
             let Some(account) = found else { break };
+            if let Some(given) = self.set() {
+                state.may_use(given, &AccountKey::of(&account).namespace)?;
+            }
             match self.write(state, &account, &plan, stored).await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.caller.wrote(self.name);
+                    return Ok(());
+                }
                 Err(AccountSecretError::Taken) => {}
                 Err(AccountSecretError::Api(error)) if error.is_stale() => {}
                 Err(error) => return Err(error.into()),

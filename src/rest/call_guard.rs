@@ -1,10 +1,10 @@
-//! Each call before and after its handler: its rate, who makes it, the rights that do not depend on its body, and its audit
-//! lines.
+//! Each call before and after its handler: its rate, who makes it, and the rights that do not depend on its body.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -15,12 +15,12 @@ use ulid::Ulid;
 
 use super::RestState;
 use super::access_rules::AccessRule;
+use super::call_lines::{BegunCall, EndGuard, LeftCall};
 use super::caller_rules::{AssertedUser, RestAuthMode};
 use super::callers::RestCaller;
 use super::error::RestError;
 use super::unknown_callers::UnknownCaller;
-use crate::access::audit::{AuditEvent, AuditLine};
-use crate::access::{AccessResource, Caller, Principal, RequestedAccess, Via};
+use crate::access::{AccessResource, Caller, Principal, RequestedAccess, ShortRequest, Via};
 use kubesvc_runtime::limits::KeyedRate;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 use kubesvc_runtime::listen::http::{ClientCertificates, ExemptCaller};
@@ -61,14 +61,6 @@ impl Default for CallRates {
                 .build(),
         }
     }
-}
-
-/// A call that has begun.
-#[derive(Clone)]
-struct BegunCall {
-    audit_id: String,
-    started: Instant,
-    state: RestState,
 }
 
 /// Middleware that gives each call an id, which its answer and its audit lines have.
@@ -121,10 +113,17 @@ pub(super) async fn admit(rule: AccessRule, request: Request, next: Next) -> Res
         }
     };
     let (agent, path) = (agent_of(rule, &parts), parts.uri.path().to_owned());
-    let admitted = call.state.review_call(rule, &method, &caller).await;
-    let response = match admitted {
+    let state = call.state.clone();
+    let left = LeftCall { call, rule, method: method.clone(), agent };
+    let ending = EndGuard::new(left, caller.clone());
+    let admitted = async {
+        let counted = state.count_running(rule, &caller)?;
+        state.review_call(rule, &method, &caller).await?;
+        Ok::<_, RestError>(counted)
+    };
+    let response = match admitted.await {
         Err(error) => error.into_response(),
-        Ok(()) => {
+        Ok(_counted) => {
             parts.extensions.insert(caller.clone());
             let response = next.run(Request::from_parts(parts, body)).await;
             if response.status().is_success() && rule.is_reviewed_by_handler() && !caller.was_reviewed() {
@@ -137,7 +136,7 @@ pub(super) async fn admit(rule: AccessRule, request: Request, next: Next) -> Res
             }
         }
     };
-    call.ended(rule, &method, &caller, &agent, &response);
+    ending.answered(&response);
     response
 }
 
@@ -146,7 +145,7 @@ impl AccessRule {
         matches!(self, Self::Accounts(_) | Self::Cache)
     }
 
-    fn resource(self) -> Option<AccessResource> {
+    pub(super) fn resource(self) -> Option<AccessResource> {
         match self {
             Self::Accounts(_) => Some(AccessResource::Accounts),
             Self::Cache => Some(AccessResource::Cache),
@@ -179,12 +178,24 @@ impl RestState {
         }
         let certificates = shown_certificates(parts);
         let caller = Caller { headers: &parts.headers, certificates: &certificates };
-        let logged_in = self.log_in(origin, caller, rules.access.authenticate(caller)).await;
+        let authenticating = rules.access.authenticate(caller);
+        let logged_in = if rules.mode == RestAuthMode::Enforce {
+            self.log_in(origin, caller, authenticating).await
+        } else {
+            // Nothing is refused that `off` admits.
+            self.count_address(origin)?;
+            let known = authenticating.await.map_err(RestError::from);
+            if let Ok(principal) = &known
+                && origin.counted.is_some()
+                && !self.rates.users.take(&principal.name)
+            {
+                rules.would_refuse("rate", origin.address, "a caller's calls come too fast");
+            }
+            known
+        };
         let principal = match logged_in {
             Ok(principal) => principal,
-            Err(error)
-                if rules.mode == RestAuthMode::Log && error.status != StatusCode::TOO_MANY_REQUESTS =>
-            {
+            Err(error) if rules.mode == RestAuthMode::Log => {
                 let is_unknown = error.status == StatusCode::UNAUTHORIZED;
                 let reason = if is_unknown { "unauthenticated" } else { "access_unavailable" };
                 rules.would_refuse(reason, origin.address, &error.message);
@@ -216,7 +227,31 @@ impl RestState {
         )
     }
 
-    /// Finds out who calls, and counts the call and a login that fails.
+    /// Counts a call that runs, among all of its caller.
+    fn count_running(
+        &self,
+        rule: AccessRule,
+        caller: &RestCaller,
+    ) -> Result<Option<ShortRequest>, RestError> {
+        // Operations are counted where they run.
+        let Some(principal) = caller.principal().filter(|_| rule != AccessRule::Operations) else {
+            return Ok(None);
+        };
+        match self.caller_counts.short(&principal.name) {
+            Ok(counted) => Ok(Some(counted)),
+            Err(error) if self.callers.mode == RestAuthMode::Log => {
+                caller.would_be_refused("busy", &error.to_string());
+                Ok(None)
+            }
+            Err(error) => {
+                self.callers.metrics.refused("busy");
+                Err(RestError::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()))
+            }
+        }
+    }
+
+    /// Finds out who calls, and counts the call and a login that fails: one with a token, of a caller whom no certificate
+    /// identifies. Such a caller never pays for the logins of others at its address.
     pub(super) async fn log_in<E: Into<RestError>>(
         &self,
         origin: CallOrigin,
@@ -232,15 +267,18 @@ impl RestState {
                 ),
             )
         };
+        let counts = caller.headers.contains_key(AUTHORIZATION)
+            && !self.callers.access.is_certified(caller.certificates);
         let is_paused = origin.counted.is_some_and(|address| self.rates.paused.contains_key(&address));
-        if is_paused && !self.callers.access.was_known(caller) {
+        if counts && is_paused && !self.callers.access.was_known(caller) {
             return Err(too_many());
         }
         let principal = match authenticated.await {
             Ok(principal) => principal,
             Err(error) => {
                 let error: RestError = error.into();
-                if error.status == StatusCode::UNAUTHORIZED
+                if counts
+                    && error.status == StatusCode::UNAUTHORIZED
                     && let Some(address) = origin.counted
                     && !self.rates.failed_logins.take(&address)
                 {
@@ -282,81 +320,5 @@ impl RestState {
         let Some(resource) = rule.resource() else { return Ok(()) };
         let access = RequestedAccess { verb: rule.verb(method), resource, namespace, object: String::new() };
         caller.require(&access).await
-    }
-}
-
-impl BegunCall {
-    /// Writes that it is not known who calls. Calls about operations have lines of their own.
-    fn login_failed(&self, rule: AccessRule, parts: &Parts, error: &RestError) {
-        let rules = &self.state.callers;
-        if rules.mode == RestAuthMode::Off || rule == AccessRule::Operations {
-            return;
-        }
-        let line = AuditLine {
-            audit_id: &self.audit_id,
-            code: Some(error.status.as_u16()),
-            reason: &error.message,
-            ..AuditLine::new(AuditEvent::LoginFailure, "")
-        };
-        rules.audit.refuse_stranger(CallOrigin::of(parts).address, &line);
-    }
-
-    /// Writes the lines of a call that was refused because of its caller, or that writes.
-    fn ended(
-        &self,
-        rule: AccessRule,
-        method: &Method,
-        caller: &RestCaller,
-        agent: &str,
-        response: &Response,
-    ) {
-        let (refused, verb) = (caller.refused(), rule.verb(method));
-        let writes = rule.resource().is_some() && !matches!(verb, "get" | "list");
-        if (refused.is_none() && !writes) || rule == AccessRule::Operations {
-            return;
-        }
-        let code = Some(response.status().as_u16());
-        let why = response.extensions().get::<RestError>().map(|error| error.message.clone());
-        let resource = rule.resource().map(AccessResource::name).unwrap_or_default();
-        let address = caller.address_in_lines();
-        let asserted = caller.asserted();
-        let (user, claimed) =
-            if asserted.counts { (asserted.name.as_str(), "") } else { ("", asserted.name.as_str()) };
-        let line = AuditLine {
-            audit_id: &self.audit_id,
-            principal: caller.principal(),
-            address: &address,
-            user,
-            claimed,
-            verb,
-            resource: &resource,
-            agent,
-            code,
-            duration: Some(self.started.elapsed()),
-            ..AuditLine::new(AuditEvent::Write, "")
-        };
-        let audit = &self.state.callers.audit;
-        if let Some(refused) = refused {
-            audit.write(&AuditLine {
-                event: AuditEvent::Refusal,
-                verb: refused.verb,
-                resource: &refused.resource.name(),
-                namespace: &refused.namespace,
-                name: &refused.object,
-                reason: why.as_deref().unwrap_or_default(),
-                ..line
-            });
-            return;
-        }
-        // What is wrong with a body may repeat it.
-        let reason = why.filter(|_| response.status() != StatusCode::BAD_REQUEST).unwrap_or_default();
-        let written = caller.written();
-        if written.is_empty() {
-            audit.write(&AuditLine { reason: &reason, ..line });
-        }
-        for (account, object) in &written {
-            let (namespace, uid) = (object.namespace.as_str(), object.uid.as_str());
-            audit.write(&AuditLine { account, namespace, uid, reason: &reason, ..line });
-        }
     }
 }

@@ -14,9 +14,10 @@ use axum::http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
 use super::RestState;
+use super::call_lines::LeftCall;
 use super::caller_rules::{ACCOUNTS, AssertedUser, CallerRules, RestAuthMode, USER};
 use super::error::RestError;
-use crate::access::{AccessError, AccessResource, Principal, RequestedAccess};
+use crate::access::{AccessError, AccessResource, Principal, RequestedAccess, Via};
 use kubesvc_core::KubesvcAccount;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
 
@@ -25,6 +26,10 @@ use kubesvc_runtime::listen::connection_limits::ClientAddress;
 pub(super) struct WrittenObject {
     pub(super) namespace: String,
     pub(super) uid: String,
+    /// Whether it was written, as far as the call got.
+    pub(super) is_done: bool,
+    /// The verb with which the account here followed a write of Clouddriver's.
+    pub(super) followed: Option<&'static str>,
 }
 
 /// The caller of one call. Clones are the same one.
@@ -42,6 +47,25 @@ struct CallOfCaller {
     refused: Mutex<Option<RequestedAccess>>,
     /// By account name.
     written: Mutex<BTreeMap<String, WrittenObject>>,
+    /// The call, if its caller has left while it goes on: its lines are written at its end.
+    left: Mutex<Option<LeftCall>>,
+}
+
+impl Drop for CallOfCaller {
+    fn drop(&mut self) {
+        let Some(left) = self.left.get_mut().take() else { return };
+        let caller = RestCaller(Arc::new(Self {
+            rules: self.rules.take(),
+            principal: self.principal.take(),
+            address: self.address,
+            asserted: std::mem::take(&mut self.asserted),
+            reviewed: AtomicBool::new(true),
+            refused: std::mem::take(&mut self.refused),
+            written: std::mem::take(&mut self.written),
+            left: Mutex::default(),
+        }));
+        left.ended(&caller);
+    }
 }
 
 /// What a review says.
@@ -80,6 +104,7 @@ impl RestCaller {
             reviewed: AtomicBool::new(false),
             refused: Mutex::default(),
             written: Mutex::default(),
+            left: Mutex::default(),
         }))
     }
 
@@ -129,8 +154,24 @@ impl RestCaller {
 
     /// Notes an account that the call is to write.
     pub(super) fn writes(&self, account: &str, namespace: &str, uid: &str) {
-        let written = WrittenObject { namespace: namespace.to_owned(), uid: uid.to_owned() };
-        self.0.written.lock().insert(account.to_owned(), written);
+        let mut all = self.0.written.lock();
+        let written = all.entry(account.to_owned()).or_default();
+        (written.namespace, written.uid) = (namespace.to_owned(), uid.to_owned());
+    }
+
+    /// Notes that an account was written.
+    pub(super) fn wrote(&self, account: &str) {
+        self.0.written.lock().entry(account.to_owned()).or_default().is_done = true;
+    }
+
+    /// Notes that an account here has followed a write of Clouddriver's.
+    pub(super) fn followed(&self, account: &str, verb: &'static str) {
+        self.0.written.lock().entry(account.to_owned()).or_default().followed = Some(verb);
+    }
+
+    /// Leaves the lines of a call to what goes on of it: its caller has left.
+    pub(super) fn left(&self, call: LeftCall) {
+        *self.0.left.lock() = Some(call);
     }
 
     /// The rules and the principal, if its rights are looked at.
@@ -153,7 +194,8 @@ impl RestCaller {
 
     /// Removes from the headers of a call that is passed on what was meant for kubesvc, and what the caller may not say.
     pub(super) fn leave_behind(&self, headers: &mut HeaderMap) {
-        if self.mode() != RestAuthMode::Off {
+        let is_ours = self.principal().is_some_and(|principal| principal.via == Via::Token);
+        if self.mode() == RestAuthMode::Enforce || (self.mode() == RestAuthMode::Log && is_ours) {
             headers.remove(AUTHORIZATION);
         }
         let is_said = headers.contains_key(USER) || headers.contains_key(ACCOUNTS);
@@ -219,10 +261,7 @@ impl RestCaller {
         self.needs_no_right();
         let wanted = on_account(account, verb, resource);
         if !self.is_named(account) {
-            let why = "the account is not in the list of the header X-SPINNAKER-ACCOUNTS";
-            return Ok(self
-                .refuse(&wanted, "not_among_accounts", &AccessError::Denied(why.to_owned()))
-                .is_ok());
+            return Ok(self.refuse(&wanted, "not_among_accounts", &not_named()).is_ok());
         }
         let denied = match self.review(&wanted).await {
             ReviewAnswer::Allowed => return Ok(true),
@@ -244,11 +283,55 @@ impl RestCaller {
         Ok(self.refuse(&wanted, "hidden", &denied).is_ok())
     }
 
+    /// Whether the caller may see an account, or do this with it, without being refused otherwise.
+    ///
+    /// # Errors
+    /// 503.
+    pub(super) async fn could(
+        &self,
+        account: &KubesvcAccount,
+        verb: &'static str,
+    ) -> Result<bool, RestError> {
+        let wanted = on_account(account, verb, AccessResource::Accounts);
+        let denied = if self.is_named(account) {
+            match self.review(&wanted).await {
+                ReviewAnswer::Allowed => return Ok(true),
+                ReviewAnswer::Denied(error) => error,
+                ReviewAnswer::Unknown(error) => {
+                    return self.refuse(&wanted, "access_unavailable", &error).map(|()| true);
+                }
+            }
+        } else {
+            not_named()
+        };
+        if self.mode() == RestAuthMode::Enforce {
+            return Ok(false);
+        }
+        self.would_be_refused("denied", &denied.to_string());
+        Ok(true)
+    }
+
+    /// Refuses to make accounts that the caller may not use by its header.
+    ///
+    /// # Errors
+    /// 403.
+    pub(super) fn may_name(&self, names: &[&str], access: &RequestedAccess) -> Result<(), RestError> {
+        let Some(named) = &self.0.asserted.accounts else { return Ok(()) };
+        if names.iter().all(|name| named.iter().any(|one| one == name)) {
+            return Ok(());
+        }
+        self.refuse(access, "not_among_accounts", &not_named())
+    }
+
     /// Whether the accounts that the caller may use by its header include this one.
     pub(super) fn is_named(&self, account: &KubesvcAccount) -> bool {
         let named = self.0.asserted.accounts.as_ref();
         named.is_none_or(|named| named.iter().any(|name| name == account.account_name()))
     }
+}
+
+fn not_named() -> AccessError {
+    AccessError::Denied("the account is not in the list of the header X-SPINNAKER-ACCOUNTS".to_owned())
 }
 
 pub(super) fn namespace_of(account: &KubesvcAccount) -> &str {

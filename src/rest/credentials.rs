@@ -185,9 +185,8 @@ pub(super) async fn pass_on(State(state): State<RestState>, request: Request) ->
         ));
     };
     let (mut parts, body) = request.into_parts();
-    if let Some(caller) = parts.extensions.get::<RestCaller>().cloned() {
-        caller.leave_behind(&mut parts.headers);
-    }
+    let known = parts.extensions.get::<RestCaller>().cloned().unwrap_or_else(RestCaller::kubesvc);
+    known.leave_behind(&mut parts.headers);
     let call = CredentialsCall::of(parts.method.as_str(), parts.uri.path());
     match call {
         CredentialsCall::Secrets if !credentials.ports.passes_secrets => {
@@ -217,7 +216,7 @@ pub(super) async fn pass_on(State(state): State<RestState>, request: Request) ->
     match AccountsWrite::of(&call, accounts)? {
         Some(write) => {
             let written = |state: RestState| async move {
-                state.pass_write_on(&credentials, write, (parts, body), place).await
+                state.pass_write_on(&credentials, &known, write, (parts, body), place).await
             };
             state.to_the_end(held, written).await
         }

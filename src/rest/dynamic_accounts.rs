@@ -53,7 +53,8 @@ pub(super) async fn post(
         .map(|given| account_writes::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
     let namespace = &state.settings.accounts_namespace;
-    state.may_create(&caller).await?;
+    let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
+    state.may_create(&caller, &names).await?;
     for (given, account) in &wanted {
         caller.may_use(given, namespace, account.metadata.name.as_deref().unwrap_or_default()).await?;
     }

@@ -57,7 +57,8 @@ pub(super) async fn add(
     }
     let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let given = body::accounts(body::objects(body)?)?;
-    state.may_create(&caller).await?;
+    let names: Vec<&str> = given.iter().map(|given| given.name.as_str()).collect();
+    state.may_create(&caller, &names).await?;
     // Their credentials are read with the operator's rights.
     let namespace = &state.settings.accounts_namespace;
     let uses = RequestedAccess {
@@ -129,15 +130,16 @@ async fn make(
 }
 
 impl RestState {
-    /// Refuses callers that may not create accounts.
-    pub(super) async fn may_create(&self, caller: &RestCaller) -> Result<(), RestError> {
+    /// Refuses callers that may not create accounts of these names.
+    pub(super) async fn may_create(&self, caller: &RestCaller, names: &[&str]) -> Result<(), RestError> {
         let create = RequestedAccess {
             verb: "create",
             resource: AccessResource::Accounts,
             namespace: self.settings.accounts_namespace.clone(),
             object: String::new(),
         };
-        caller.require(&create).await
+        caller.require(&create).await?;
+        caller.may_name(names, &create)
     }
 
     /// Notes the accounts that a call makes: those that were not found.

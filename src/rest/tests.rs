@@ -473,6 +473,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             access: Arc::new(ScriptedAccess::default()),
             audit: AuditLog::to(io::sink()),
             access_metrics: RestAccessMetrics::default(),
+            caller_counts: Arc::default(),
         },
     )
 }

@@ -90,6 +90,7 @@ async fn agent_object_is_updated_and_deleted_only_at_the_observed_version() {
     );
     must(agents.register(&registration("s1")).await.map_err(|error| error.to_string()));
     let note = AgentSummary {
+        offers: None,
         held: 3,
         failed: 1,
         static_accounts: Some(vec![object_names::digest("one")]),

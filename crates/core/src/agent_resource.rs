@@ -150,6 +150,9 @@ pub struct AgentSession {
     pub streams_objects: Option<bool>,
 }
 
+/// Type of the condition that says whether a KubesvcIdentity admits the agent.
+pub const IDENTIFIED: &str = "Identified";
+
 /// Time for which the id of an agent that was disconnected on request is reserved for its process. Another process
 /// that learned the id must not take the agent's place, and its kubeconfigs, before the agent is back.
 pub const ID_RESERVATION: Duration = Duration::from_secs(30);

@@ -366,7 +366,7 @@ fn plugin_command(verb: &str, name: &str, namespace: &str) -> String {
 
 /// Whether an agent can be given accounts now.
 fn can_take(agent: &KubesvcAgent) -> bool {
-    agent.spec.approved && is_connected(agent)
+    agent.is_approved() && is_connected(agent)
 }
 
 /// Whether an agent is connected.

@@ -18,8 +18,8 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub use credential::{CertificateFacts, Credential, TokenFacts, TokenHolder};
-pub use decision::{AgentRights, ClaimRefusal, Identities, IdentityError, IdentityRefusal};
+pub use credential::{AgentCredential, CertificateFacts, TokenFacts, TokenHolder};
+pub use decision::{AgentRights, ClaimRefusal, Identities, IdentityRefusal, UnusableIdentity};
 pub use resource::{
     Allowance, CredentialMatch, JwtMatch, KubesvcIdentity, KubesvcIdentitySpec, KubesvcIdentityStatus,
     Revocations, ServiceAccountMatch, TokenSecret,

@@ -1,6 +1,7 @@
 //! Calls of the operator's REST API, for the commands that show cached objects: at a URL, or through the caller's own
 //! API server, which passes them on to the operator's Service.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -111,6 +112,11 @@ impl OperatorClient {
         let parsed: http::Uri = url.parse().map_err(|error: http::uri::InvalidUri| wrong(&error))?;
         if !matches!(parsed.scheme_str(), Some("http" | "https")) || parsed.host().is_none() {
             return Err(wrong(&"it is no URL"));
+        }
+        if token_file.is_some() && parsed.scheme_str() == Some("http") && !is_loopback(&parsed) {
+            return Err(CommandError::Usage(format!(
+                "--operator-url {url:?}: a token is sent over https, or to localhost"
+            )));
         }
         let path = parsed.path().trim_end_matches('/').to_owned();
         // The path is added to each call, as for a Service.
@@ -229,6 +235,13 @@ impl OperatorClient {
     }
 }
 
+/// Whether nobody else can listen on the way to a URL.
+fn is_loopback(url: &http::Uri) -> bool {
+    let host = url.host().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
 async fn refusal(answer: Response<Body>) -> ErrorAnswer {
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
@@ -314,5 +327,29 @@ mod tests {
         }
         assert!(OperatorClient::at_url("http://localhost:7002", None).is_ok());
         assert!(OperatorClient::at_url("https://kubesvc.example.com/operator/", None).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_token_is_sent_over_https_or_to_this_machine() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let file = std::env::temp_dir().join(format!("kubesvc-token-{}", std::process::id()));
+        std::fs::write(&file, "t").expect("a file");
+        for url in [
+            "http://kubesvc:7002",
+            "http://10.0.0.1:7002",
+            "http://localhost.example",
+            "http://[fd00::1]:7002",
+        ] {
+            let refused = OperatorClient::at_url(url, Some(&file)).err();
+            let said = format!("{refused:?}");
+            assert!(said.contains("Usage") && said.contains("over https, or to localhost"), "{url}: {said}");
+            assert!(OperatorClient::at_url(url, None).is_ok(), "{url}");
+        }
+        for url in
+            ["https://kubesvc:7002", "http://localhost:7002", "http://127.0.0.1:7002", "http://[::1]:7002"]
+        {
+            assert!(OperatorClient::at_url(url, Some(&file)).is_ok(), "{url}");
+        }
+        std::fs::remove_file(&file).expect("it is there");
     }
 }

@@ -5,7 +5,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 
 use super::issuer::{ISSUER, SigningKey, claims, encoded, jwks};
-use crate::agent_tokens::check::{CheckedToken, Refusal, TokenRules, check, is_jwt};
+use crate::agent_tokens::check::{CheckedToken, TokenRefusal, TokenRules, check, is_jwt};
 use crate::agent_tokens::issuers::ALGORITHMS;
 use crate::agent_tokens::key_set::KeySet;
 
@@ -19,7 +19,7 @@ fn set(json: &str) -> KeySet {
     KeySet::parse(json.as_bytes()).expect("a JWKS")
 }
 
-fn checked(token: &str, keys: &KeySet) -> Result<CheckedToken, Refusal> {
+fn checked(token: &str, keys: &KeySet) -> Result<CheckedToken, TokenRefusal> {
     let algorithms = all();
     let rules = TokenRules { issuer: ISSUER, audience: "kubesvc-hub", algorithms: &algorithms };
     check(token, keys, rules, NOW)
@@ -27,7 +27,7 @@ fn checked(token: &str, keys: &KeySet) -> Result<CheckedToken, Refusal> {
 
 fn rule(token: &str, keys: &KeySet) -> String {
     match checked(token, keys) {
-        Err(Refusal::Rule(why)) => why,
+        Err(TokenRefusal::Rule(why)) => why,
         other => panic!("a rule is to be broken: {other:?}"),
     }
 }
@@ -109,7 +109,7 @@ fn the_header_chooses_neither_key_nor_rules() {
     }
     for path in ["../k1", "/etc/passwd", "k1\0", "K1", "", "https://evil.example/k1"] {
         let refusal = checked(&header(json!({"kid": path})), &keys).expect_err(path);
-        assert!(matches!(refusal, Refusal::UnknownKey(_)), "{path}: {refusal:?}");
+        assert!(matches!(refusal, TokenRefusal::UnknownKey(_)), "{path}: {refusal:?}");
     }
     let only = [Algorithm::ES256];
     let rules = TokenRules { issuer: ISSUER, audience: "kubesvc-hub", algorithms: &only };
@@ -156,7 +156,7 @@ fn keys_that_prove_nothing_are_left_out() {
     }
     let token = short["token"].as_str().expect("a token");
     let refusal = checked(token, &set(&json!({"keys": [short["jwk"]]}).to_string()));
-    assert!(matches!(refusal, Err(Refusal::UnknownKey(_))), "{refusal:?}");
+    assert!(matches!(refusal, Err(TokenRefusal::UnknownKey(_))), "{refusal:?}");
     for text in ["", "{}", "[]", r#"{"keys": {}}"#, "<html>", r#""hunter2""#, r#"{"keys": "hunter2"}"#] {
         let error = KeySet::parse(text.as_bytes()).expect_err(text);
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
@@ -181,7 +181,7 @@ fn keys_with_one_id_are_all_tried_and_a_missing_id_is_taken_for_one_key_alone() 
     checked(&nameless(&third), &keys).expect("the only one for EdDSA");
     assert!(rule(&nameless(&one), &keys).contains("its issuer has several"));
     let stranger = SigningKey::new("x", Algorithm::EdDSA);
-    assert!(matches!(checked(&nameless(&stranger), &keys), Err(Refusal::UnknownKey(_))));
+    assert!(matches!(checked(&nameless(&stranger), &keys), Err(TokenRefusal::UnknownKey(_))));
 }
 
 #[test]

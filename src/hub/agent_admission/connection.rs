@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use sha2::{Digest as _, Sha256};
@@ -80,6 +81,8 @@ pub(crate) struct Peer {
     pub(crate) phase: Arc<ConnectionPhase>,
     /// The certificate that it showed, verified, and those that lead to its authority.
     pub(crate) certificates: CertificateChain,
+    /// Whether its certificate is not accepted any more, which ended the connection.
+    pub(crate) revoked: Arc<AtomicBool>,
 }
 
 impl Peer {
@@ -94,7 +97,12 @@ impl Connected for AgentConnection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { address: self.peer, phase: Arc::clone(&self.phase), certificates: self.client.chain() }
+        Peer {
+            address: self.peer,
+            phase: Arc::clone(&self.phase),
+            certificates: self.client.chain(),
+            revoked: self.client.revoked(),
+        }
     }
 }
 

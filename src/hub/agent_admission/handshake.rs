@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt};
@@ -117,13 +118,17 @@ pub(crate) async fn run(
         Err(refusal) => return refuse(admission, &sink, (peer, None), refusal).await,
     };
     let agent = AgentIdentity { peer, ..greeting.agent.clone() };
-    let AgentIdentification { identified, registered } = identity;
+    let AdmittedIdentity { identified, registered } = identity;
     let tick = admission.context.ticks.now();
     let session = Arc::new(Session::new(agent, identified, greeting.has_unheard, tick));
     session.claimed(foreign);
+    let was_revoked = client.as_ref().map(|client| Arc::clone(&client.revoked));
     let lived = Box::pin(live(&streams, &session, (greeting, registered), queued, inbound, sink, client));
     // Also after a panic, or the agent id would stay claimed for the life of the process.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
+    if was_revoked.is_some_and(|revoked| revoked.load(Ordering::SeqCst)) {
+        session.revoke();
+    }
     Box::pin(leave(&streams, &session)).await;
     if let Err(panic) = lived {
         std::panic::resume_unwind(panic);
@@ -177,7 +182,7 @@ async fn live(
 }
 
 /// The identity of an agent that is let in.
-struct AgentIdentification {
+struct AdmittedIdentity {
     /// Where identities count: what the agent showed, and its rights.
     identified: Option<Identified>,
     /// What its KubesvcAgent says of it.
@@ -197,10 +202,10 @@ async fn identify(
     greeting: &AcceptedHello,
     shown: Option<ShownIdentity>,
     peer: Option<&Peer>,
-) -> Result<AgentIdentification, NotIdentified> {
+) -> Result<AdmittedIdentity, NotIdentified> {
     let identification = &streams.identification;
     let Some(shown) = shown else {
-        return Ok(AgentIdentification { identified: None, registered: None });
+        return Ok(AdmittedIdentity { identified: None, registered: None });
     };
     let AgentIdentity { id, zone, .. } = &greeting.agent;
     let ShownIdentity { credential, token, decision } = shown;
@@ -210,7 +215,7 @@ async fn identify(
             let (credential, why) = (credential.to_match(), refusal.to_string());
             let Some(status) = identification.denied("unknown", peer, &why) else {
                 let registered = RegisteredIdentity { credential, why: Some(why), ..Default::default() };
-                return Ok(AgentIdentification { identified: None, registered: Some(registered) });
+                return Ok(AdmittedIdentity { identified: None, registered: Some(registered) });
             };
             show(&streams.admission, greeting, credential, why).await;
             return Err(NotIdentified::Denied(status));
@@ -226,12 +231,12 @@ async fn identify(
             return Err(NotIdentified::Refused(HelloRefusal::permanent(Reason::ZoneForbidden, message)));
         }
         let registered = RegisteredIdentity { name, credential, why: Some(why), binding: None };
-        return Ok(AgentIdentification { identified: None, registered: Some(registered) });
+        return Ok(AdmittedIdentity { identified: None, registered: Some(registered) });
     }
     let is_bound = identification.is_bound();
     let binding = is_bound.then_some(IdentityBinding { offers: identified.rights.offers });
     let registered = RegisteredIdentity { name, credential, why: None, binding };
-    Ok(AgentIdentification { identified: is_bound.then_some(identified), registered: Some(registered) })
+    Ok(AdmittedIdentity { identified: is_bound.then_some(identified), registered: Some(registered) })
 }
 
 /// Shows an agent that is not admitted, as far as there is room for such agents.
@@ -326,9 +331,14 @@ async fn admit(
     drop(queued);
     // An object may have changed since the stream was identified, before the session was among those that follow it.
     streams.identification.decide_again(session);
+    if session.is_revoked() {
+        let message = "the agent's identity was taken from it while it connected";
+        return Err(HelloRefusal::permanent(Reason::ZoneForbidden, message));
+    }
     // Claims of an agent that was never approved do not count.
     if session.was_approved() {
         seed(session, greeting, former.as_deref());
+        sessions.judge_all(session);
     } else if greeting.claims() {
         session.ignore_claims();
     }
@@ -401,7 +411,7 @@ async fn register(
 
 /// Initializes the ledger with the hello and with the former stream of the same process.
 fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
-    let former = former.filter(|former| former.agent.boot_id == session.agent.boot_id);
+    let former = former.filter(|former| former.is_of_process(session));
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
     {
         let mut ledger = session.ledger.lock();
@@ -426,7 +436,9 @@ async fn leave(streams: &AgentStreams, session: &Arc<Session>) {
         // It may have been registered all the same. If the object shows that later, it is handled then.
         let seen =
             context.agent_index.get(&object_names::agent_object_name(&session.agent.id, &session.agent.zone));
-        if let Some(agent) = seen {
+        if session.is_revoked() {
+            disconnects::record(agent_status, Disconnect::new(session, session.end(ending))).await;
+        } else if let Some(agent) = seen {
             agent_status.queue_missed_disconnect(&agent);
         }
         return;

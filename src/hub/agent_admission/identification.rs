@@ -4,33 +4,34 @@
 //! that gives is decided by [`kubesvc_core::identity`]; this is where it is asked, and asked again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use secrecy::SecretString;
-use tokio::sync::Semaphore;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 use tracing::{info, warn};
 
 use crate::agent_tokens::{AgentTokens, TokenError};
 use crate::hub::agent_admission::connection::Peer;
-use crate::hub::agent_status::identity_conditions::IdentityConditions;
+use crate::hub::agent_status::identity_conditions::{self, IdentityConditions};
 use crate::hub::context::HubContext;
 use crate::hub::sessions::Sessions;
+use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
 use crate::hub::sessions::session::identified::Identified;
 use crate::hub::{AgentIdentities, IdentityMode};
-use kubesvc_core::identity::{AgentRights, CertificateFacts, Credential, IdentityRefusal};
+use kubesvc_core::identity::{AgentCredential, AgentRights, CertificateFacts, IdentityRefusal};
 use kubesvc_runtime::background_tasks::{AttemptOutcome, BackgroundTasks, TaskSpec};
 
 /// Time for which a stream waits until the KubesvcIdentities are known.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between two looks at credentials that have expired and tokens to review.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of looks after which a new token that could not be verified is verified again.
+const PENDING_LOOKS: u64 = 5;
 /// Maximum number of changed objects handled in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
-/// Maximum number of tokens of sessions that are reviewed at once.
-const MAX_CONCURRENT_REVIEWS: usize = 32;
 
 /// The answer to a stream without a credential that can be used.
 const UNAUTHENTICATED: &str =
@@ -38,10 +39,13 @@ const UNAUTHENTICATED: &str =
 /// The answer to a stream that is not let in.
 const DENIED: &str = "the agent is not let in; the operator's log and its KubesvcAgent say why";
 
+/// The answer to a stream that cannot be judged now.
+const UNKNOWN: &str = "the operator cannot check the agent's credential now; try again";
+
 /// What a stream showed, and what that gives.
 #[derive(Debug)]
 pub(crate) struct ShownIdentity {
-    pub(crate) credential: Credential,
+    pub(crate) credential: AgentCredential,
     pub(crate) token: Option<SecretString>,
     pub(crate) decision: Result<AgentRights, IdentityRefusal>,
 }
@@ -53,18 +57,15 @@ pub(crate) struct Identification {
     conditions: Arc<IdentityConditions>,
     /// `None`: everybody is let in (`kubesvc.grpc.auth.mode: open`).
     ports: Option<AgentIdentities>,
-    reviews: Semaphore,
 }
 
 impl Identification {
     pub(crate) fn new(
         context: Arc<HubContext>,
         sessions: Arc<Sessions>,
-        conditions: Arc<IdentityConditions>,
         ports: Option<AgentIdentities>,
     ) -> Arc<Self> {
-        let reviews = Semaphore::new(MAX_CONCURRENT_REVIEWS);
-        Arc::new(Self { context, sessions, conditions, ports, reviews })
+        Arc::new(Self { context, sessions, conditions: Arc::default(), ports })
     }
 
     /// Whether agents are let in by their identity alone.
@@ -75,18 +76,6 @@ impl Identification {
     /// Whether nobody is asked for an identity.
     pub(crate) fn is_open(&self) -> bool {
         self.ports.is_none()
-    }
-
-    /// Waits until the objects are known.
-    pub(crate) async fn known(&self) {
-        if let Some(ports) = &self.ports {
-            ports.index.fresh().await;
-        }
-    }
-
-    /// Whether frames may be heard: an identity that they rest on may have been taken away while the process was suspended.
-    pub(crate) fn may_hear(&self) -> bool {
-        !self.is_bound() || self.ports.as_ref().is_none_or(|ports| ports.index.is_fresh())
     }
 
     /// Authenticates a stream. `None` where nobody is asked. An agent that no object matches is passed on: it is shown before
@@ -149,13 +138,15 @@ impl Identification {
         &self,
         peer: Option<&Peer>,
         metadata: &MetadataMap,
-    ) -> Result<Option<String>, Status> {
+    ) -> Result<Option<Identified>, Status> {
         let shown = self.authenticate(peer, metadata).await?;
         if !self.is_bound() {
             return Ok(None);
         }
-        match shown.map(|shown| shown.decision) {
-            Some(Ok(rights)) => Ok(Some(rights.identity)),
+        match shown {
+            Some(ShownIdentity { credential, token, decision: Ok(rights) }) => {
+                Ok(Some(Identified { rights, credential, token }))
+            }
             _ => Err(Status::permission_denied(DENIED)),
         }
     }
@@ -177,7 +168,11 @@ impl Identification {
         }
         self.context.metrics.refuse_connection(reason);
         self.log(reason, peer, why);
-        let text = if code == Code::Unauthenticated { UNAUTHENTICATED } else { DENIED };
+        let text = match code {
+            Code::Unauthenticated => UNAUTHENTICATED,
+            Code::Unavailable => UNKNOWN,
+            _ => DENIED,
+        };
         Err(Status::new(code, text))
     }
 
@@ -221,9 +216,14 @@ impl Identification {
             "the rights of the agent changed"
         );
         let (credential, token) = (before.credential.clone(), before.token.clone());
+        let lists_anew = rights.static_accounts != before.rights.static_accounts;
         session.identity.put(Identified { rights, credential, token });
+        self.sessions.judge_all(session);
+        if lists_anew {
+            return session.close("what it may do with accounts of its own file has changed");
+        }
         self.sessions.stood(session, true);
-        session.own.changed.notify_one();
+        self.sessions.publish(session, SessionEvent::ProblemsChanged);
     }
 
     fn revoke(&self, session: &Session, why: &str) {
@@ -241,47 +241,56 @@ impl Identification {
         }
         let (identification, session) = (Arc::clone(self), Arc::clone(session));
         self.context.tasks.spawn(async move {
-            let _ended = scopeguard(&session);
+            let _ended = ReviewEnd(Arc::clone(&session), true);
             identification.review(&session, token, true).await;
         });
     }
 
     /// Reviews a token of a session. One that is not good any more ends it; where nobody can be asked, it goes on until its
-    /// credential expires.
+    /// credential expires, and a new token is looked at again later.
     async fn review(&self, session: &Session, token: SecretString, is_new: bool) {
         let (Some(ports), Some(before)) = (&self.ports, session.identity.get()) else { return };
-        let Ok(_permit) = self.reviews.acquire().await else { return };
         match ports.tokens.verify(&token).await {
             Ok(facts) => {
-                let credential = Credential { token: Some(facts), ..before.credential.clone() };
-                if is_new || credential != before.credential {
+                let credential = AgentCredential { token: Some(facts), ..before.credential.clone() };
+                if is_new || (credential != before.credential && session.identity.has_token(&token)) {
                     let rights = before.rights.clone();
                     session.identity.put(Identified { rights, credential, token: Some(token) });
                 }
                 self.decide_again(session);
             }
+            // A new one may have come while the former one was reviewed.
+            Err(TokenError::Invalid(_)) if !is_new && !session.identity.has_token(&token) => {}
             Err(TokenError::Invalid(why)) => self.revoke(session, &why),
             Err(TokenError::Unavailable(why)) => {
                 if self.context.may_log("token_unavailable", session.agent.peer) {
                     warn!(agentId = session.agent.id.as_str(), "cannot review the agent's token: {why}");
+                }
+                if is_new {
+                    session.identity.keep_pending(token);
                 }
             }
         }
     }
 
     /// Ends sessions whose credential has expired, and starts the reviews that are due.
-    fn look(self: &Arc<Self>) {
+    fn look(self: &Arc<Self>, retries_pending: bool) {
         let (at, instant) = (now(), Instant::now());
         for session in self.sessions.registry.in_force() {
             let Some(identified) = session.identity.get() else { continue };
             if identified.credential.expires().is_some_and(|end| end <= at) {
-                self.revoke(&session, "its credential has expired");
+                session.expire();
                 continue;
             }
-            let Some(due) = session.identity.due_review(instant) else { continue };
-            let Some(token) = due.token.clone() else { continue };
-            let (identification, session) = (Arc::clone(self), Arc::clone(&session));
-            self.context.tasks.spawn(async move { identification.review(&session, token, false).await });
+            if retries_pending && let Some(token) = session.identity.take_pending() {
+                self.renew(&session, token);
+            }
+            let Some(token) = session.identity.due_review(instant) else { continue };
+            let identification = Arc::clone(self);
+            self.context.tasks.spawn(async move {
+                let _ended = ReviewEnd(Arc::clone(&session), false);
+                identification.review(&session, token, false).await;
+            });
         }
     }
 
@@ -304,6 +313,8 @@ impl Identification {
 /// Starts the tasks that follow the objects, and the credentials of sessions.
 pub(crate) fn start(background: &BackgroundTasks, identification: &Arc<Identification>) {
     let Some(ports) = &identification.ports else { return };
+    let (index, objects) = (Arc::clone(&ports.index), Arc::clone(&ports.objects));
+    identity_conditions::start(background, &identification.conditions, index, objects);
     let changed = ports.index.changes();
     let task = TaskSpec::new("agents' identities", "Applies changed KubesvcIdentities to sessions");
     let following = Arc::clone(identification);
@@ -312,9 +323,9 @@ pub(crate) fn start(background: &BackgroundTasks, identification: &Arc<Identific
         std::future::ready(AttemptOutcome::Done)
     });
     let task = TaskSpec::new("agents' credentials", "Ends sessions whose credential has expired");
-    let looking = Arc::clone(identification);
+    let (looking, looks) = (Arc::clone(identification), AtomicU64::new(0));
     background.start(task.every(LOOK_INTERVAL), move |_: Vec<()>| {
-        looking.look();
+        looking.look(looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(PENDING_LOOKS));
         std::future::ready(AttemptOutcome::Done)
     });
 }
@@ -328,7 +339,7 @@ async fn read(
     peer: Option<&Peer>,
     metadata: &MetadataMap,
     tokens: &dyn AgentTokens,
-) -> Result<(Credential, Option<SecretString>), TokenError> {
+) -> Result<(AgentCredential, Option<SecretString>), TokenError> {
     let leaf = peer.and_then(|peer| peer.certificates.first());
     let certificate = leaf.map(|leaf| CertificateFacts::read(leaf)).transpose();
     let certificate = certificate.map_err(|error| TokenError::Invalid(error.to_string()))?;
@@ -337,7 +348,7 @@ async fn read(
         Some(token) => Some(tokens.verify(token).await?),
         None => None,
     };
-    Ok((Credential { certificate, token: facts }, token))
+    Ok((AgentCredential { certificate, token: facts }, token))
 }
 
 /// The bearer token of a stream.
@@ -353,13 +364,12 @@ fn bearer(metadata: &MetadataMap) -> Result<Option<SecretString>, &'static str> 
     Ok(Some(SecretString::from(token.trim().to_owned())))
 }
 
-/// Ends the renewal of a session when dropped.
-fn scopeguard(session: &Arc<Session>) -> impl Drop {
-    struct Renewal(Arc<Session>);
-    impl Drop for Renewal {
-        fn drop(&mut self) {
-            self.0.identity.end_renewal();
-        }
+/// Ends the review of a session's token when dropped; `1`: of a new one.
+struct ReviewEnd(Arc<Session>, bool);
+
+impl Drop for ReviewEnd {
+    fn drop(&mut self) {
+        let Self(session, is_new) = self;
+        if *is_new { session.identity.end_renewal() } else { session.identity.end_review() }
     }
-    Renewal(Arc::clone(session))
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -49,6 +49,7 @@ struct LiveConnection {
     chain: CertificateChain,
     peer: SocketAddr,
     close: CancellationToken,
+    revoked: Arc<AtomicBool>,
     /// When the certificate expires, in epoch seconds.
     not_after: i64,
 }
@@ -57,6 +58,7 @@ struct LiveConnection {
 #[derive(Default)]
 pub(crate) struct LiveClient {
     chain: CertificateChain,
+    revoked: Arc<AtomicBool>,
     place: Option<(Arc<LiveClients>, u64)>,
 }
 
@@ -70,6 +72,11 @@ impl LiveClient {
     /// What the client showed.
     pub(super) fn chain(&self) -> CertificateChain {
         Arc::clone(&self.chain)
+    }
+
+    /// Whether the certificate is not accepted any more.
+    pub(super) fn revoked(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.revoked)
     }
 }
 
@@ -108,7 +115,10 @@ impl LiveClients {
         }
         let chain: CertificateChain = chain.iter().map(|one| one.clone().into_owned()).collect();
         let not_after = not_after(&chain).unwrap_or(i64::MAX);
-        let connection = LiveConnection { chain: Arc::clone(&chain), peer, close: close.clone(), not_after };
+        let revoked = Arc::<AtomicBool>::default();
+        let (held, close) = (Arc::clone(&chain), close.clone());
+        let connection =
+            LiveConnection { chain: held, peer, close, revoked: Arc::clone(&revoked), not_after };
         let number = {
             let mut live = self.live.lock();
             live.next += 1;
@@ -120,7 +130,7 @@ impl LiveClients {
         if trust.has_changed().unwrap_or(true) {
             self.verify(&[connection]);
         }
-        LiveClient { chain, place: Some((Arc::clone(self), number)) }
+        LiveClient { chain, revoked, place: Some((Arc::clone(self), number)) }
     }
 
     /// Verifies all connections whenever other authorities or lists than those of `trust` are in use, and closes those whose
@@ -177,8 +187,9 @@ impl LiveClients {
     ) {
         let Err(problem) = self.tls.verify(chain) else { return };
         let why = problem_of_client(&problem);
-        for LiveConnection { peer, close, .. } in connections {
+        for LiveConnection { peer, close, revoked, .. } in connections {
             self.metrics.refuse_connection("certificate");
+            revoked.store(true, Ordering::SeqCst);
             close.cancel();
             if named.fetch_add(1, Ordering::Relaxed) < MAX_NAMED {
                 warn!(%peer, "connection closed: {why}");

@@ -70,7 +70,12 @@ impl CollectionDelays {
         let since = agent.ended_at.and_then(|ended| Duration::try_from(wall.duration_since(ended)).ok());
         // The wall clock may stop or jump, so it counts only together with the ticks.
         let away = since.unwrap_or(Duration::from_secs(absent));
-        absent >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
+        // One that is not admitted has no session: each dial in vain is its latest end.
+        if agent.is_identified_by_credential && !was_approved && away < Duration::from_secs(after) {
+            return false;
+        }
+        let is_undecided = agent.is_identified_by_credential || agent.approved == self.approves_new;
+        absent >= after && (is_undecided || away >= self.forget_decision)
     }
 }
 
@@ -362,6 +367,19 @@ mod tests {
         assert!(!after.removes(&unlisted_fact, 59, at(0)) && after.removes(&unlisted_fact, 60, at(0)));
         let withdrawn = KnownAgent { approved_once: true, ..unlisted_fact };
         assert!(!after.removes(&withdrawn, 599, at(0)) && after.removes(&withdrawn, 600, at(0)));
+    }
+
+    #[test]
+    fn the_object_of_an_agent_that_is_not_admitted_goes_a_minute_after_its_last_dial() {
+        let shown = KnownAgent {
+            approved: false,
+            is_identified_by_credential: true,
+            ended_at: Some(at(1000)),
+            ..agent(false)
+        };
+        assert!(!AFTER.removes(&shown, 300, at(1059)), "it dials again and again");
+        assert!(AFTER.removes(&shown, 300, at(1060)), "nobody has decided that it is not approved");
+        assert!(!AFTER.removes(&shown, 59, at(5000)), "the clock may have jumped");
     }
 
     #[test]

@@ -131,6 +131,8 @@ pub struct KnownAgent {
     pub incarnation: Option<String>,
     /// Whether the agent is approved.
     pub approved: bool,
+    /// Whether its credential decided that, and no person.
+    pub is_identified_by_credential: bool,
     /// Whether it ever was.
     pub approved_once: bool,
     /// Whether the object says that it is connected.
@@ -169,6 +171,8 @@ pub struct AgentSummary {
     pub kept_from: Option<String>,
     /// Another process that connects under the agent's id in its zone, and is refused.
     pub rival: Option<String>,
+    /// Whether its identity lets it offer to take accounts; absent where identities do not count.
+    pub offers: Option<bool>,
 }
 
 /// Reason why an object was not written.

@@ -146,6 +146,7 @@ fn summary_of(session: &Session, now: HubUptime) -> AgentSummary {
     let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
     AgentSummary {
+        offers: session.identity.get().map(|identified| identified.rights.offers),
         held: count(held),
         failed: count(failed),
         static_accounts: listing.as_ref().map(|listing| listing.name_digests()),

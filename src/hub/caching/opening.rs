@@ -10,6 +10,7 @@ use super::Caching;
 use super::account_receiver::AssignmentState;
 use crate::hub::sessions::StreamClaim;
 use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::identified::Identified;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::wire::events::closed::Reason;
 use kubesvc_core::wire::events::{CacheUp, Closed, Open, cache_up, revoked};
@@ -44,7 +45,7 @@ impl Caching {
     pub(super) async fn open(
         &self,
         inbound: &mut Streaming<CacheUp>,
-        identity: Option<&str>,
+        identity: Option<&Identified>,
     ) -> Result<Arc<Session>, CachingStreamEnd> {
         let first = tokio::select! {
             () = self.draining.sends_away() => return Err(self.drained()),
@@ -66,7 +67,11 @@ impl Caching {
     }
 
     /// The connected session that Open names.
-    fn session_of(&self, open: &Open, identity: Option<&str>) -> Result<Arc<Session>, CachingStreamEnd> {
+    fn session_of(
+        &self,
+        open: &Open,
+        identity: Option<&Identified>,
+    ) -> Result<Arc<Session>, CachingStreamEnd> {
         let own = &self.context.settings.replica_id;
         let Open { agent_id, boot_id, session_id, replica_id, .. } = open;
         let claim = StreamClaim { agent_id, boot_id, session_id, replica_id, identity };

@@ -28,6 +28,7 @@ use super::transaction_batching::LaneId;
 use super::{CacheDownSender, Caching, LaneOutcome, Mail, Mailbox};
 use crate::hub::sessions::events::SessionEvent;
 use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::identified::Identified;
 use kubesvc_core::CachingEpoch;
 use kubesvc_core::lifecycle::CachingReport;
 use kubesvc_core::wire::events::cache_down::Frame;
@@ -54,9 +55,9 @@ pub(super) async fn run(
     caching: Arc<Caching>,
     mut inbound: Streaming<CacheUp>,
     sink: CacheDownSender,
-    identity: Option<String>,
+    identity: Option<Identified>,
 ) {
-    let end = match caching.open(&mut inbound, identity.as_deref()).await {
+    let end = match caching.open(&mut inbound, identity.as_ref()).await {
         Ok(session) => {
             let mut stream = CachingReceiver::new(Arc::clone(&caching), session, sink.clone());
             let end = stream.run(inbound).await;
@@ -158,7 +159,10 @@ impl CachingReceiver {
                 return ControlFlow::Break(CachingStreamEnd::closed(Reason::Superseded, message));
             }
             () = self.caching.draining.sends_away() => return ControlFlow::Break(self.caching.drained()),
-            frame = inbound.next() => self.handle_frame(frame),
+            frame = inbound.next() => {
+                self.caching.context.identities_known().await;
+                self.handle_frame(frame)
+            }
             permit = sink.reserve(), if !self.outgoing.outbox.is_empty() => {
                 if !self.outgoing.send(permit) {
                     return ControlFlow::Break(CachingStreamEnd::Gone("the stream is closed"));

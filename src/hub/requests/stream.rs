@@ -11,8 +11,10 @@ use tonic::Streaming;
 use tracing::{debug, info};
 
 use super::{AgentStream, RequestDownSender, Requests};
+use crate::hub::context::HubContext;
 use crate::hub::sessions::StreamClaim;
 use crate::hub::sessions::session::Session;
+use crate::hub::sessions::session::identified::Identified;
 use kubesvc_core::failure::{MAX_ERROR_MESSAGE_BYTES, printable};
 use kubesvc_core::requests::credit::{CreditBudget, MAX_CREDIT_OF_AGENT};
 use kubesvc_core::requests::headers::{self, HeaderError};
@@ -52,9 +54,9 @@ pub(super) async fn run(
     requests: Arc<Requests>,
     mut inbound: Streaming<RequestUp>,
     sink: RequestDownSender,
-    identity: Option<String>,
+    identity: Option<Identified>,
 ) {
-    let (session, apply) = match requests.begin(&mut inbound, identity.as_deref()).await {
+    let (session, apply) = match requests.begin(&mut inbound, identity.as_ref()).await {
         Ok(Some(begun)) => begun,
         Ok(None) => return,
         Err(refused) => {
@@ -70,8 +72,8 @@ pub(super) async fn run(
     let why = tokio::select! {
         () = stream.of_agent.session.ended.cancelled() => "the session ended",
         () = stream.of_agent.superseded() => "a later stream of the session was opened",
-        why = stream.of_agent.read(inbound, &last_frame) => why,
-        why = stream.of_agent.write(&sink, &last_frame) => why,
+        why = stream.of_agent.read(inbound, &last_frame, &requests.context) => why,
+        why = stream.of_agent.write(&sink, &last_frame, &requests.context) => why,
     };
     info!(agentId = stream.of_agent.session.agent.id.as_str(), why, "stream of requests ended");
 }
@@ -81,7 +83,7 @@ impl Requests {
     async fn begin(
         &self,
         inbound: &mut Streaming<RequestUp>,
-        identity: Option<&str>,
+        identity: Option<&Identified>,
     ) -> Result<Option<(Arc<Session>, ApplySettings)>, Refused> {
         let refused = |reason: Reason, message: String| Refused {
             reason: reason.into(),
@@ -115,7 +117,7 @@ impl Requests {
     }
 
     /// The connected session that Begin names.
-    fn session_of(&self, begin: &Begin, identity: Option<&str>) -> Option<Arc<Session>> {
+    fn session_of(&self, begin: &Begin, identity: Option<&Identified>) -> Option<Arc<Session>> {
         let Begin { agent_id, boot_id, session_id, replica_id, .. } = begin;
         self.sessions.of_stream(&StreamClaim { agent_id, boot_id, session_id, replica_id, identity })
     }
@@ -186,8 +188,14 @@ impl AgentStream {
         self.superseded.notified().await;
     }
 
-    async fn read(&self, mut inbound: Streaming<RequestUp>, last_frame: &Mutex<Instant>) -> &'static str {
+    async fn read(
+        &self,
+        mut inbound: Streaming<RequestUp>,
+        last_frame: &Mutex<Instant>,
+        context: &HubContext,
+    ) -> &'static str {
         while let Some(frame) = inbound.next().await {
+            context.identities_known().await;
             let Ok(RequestUp { id, frame }) = frame else { return "a frame cannot be read" };
             *last_frame.lock() = Instant::now();
             self.handle(id, frame);
@@ -215,7 +223,12 @@ impl AgentStream {
         self.channel.receive(id, frame);
     }
 
-    async fn write(&self, sink: &RequestDownSender, last_frame: &Mutex<Instant>) -> &'static str {
+    async fn write(
+        &self,
+        sink: &RequestDownSender,
+        last_frame: &Mutex<Instant>,
+        context: &HubContext,
+    ) -> &'static str {
         let [mut pings, mut lists] = [PING_INTERVAL, RUNNING_INTERVAL].map(|period| {
             let mut ticks = interval(period);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -227,6 +240,7 @@ impl AgentStream {
             return why;
         }
         loop {
+            context.identities_known().await;
             let has_more = match self.write_requests(sink).await {
                 Ok(has_more) => has_more,
                 Err(why) => return why,

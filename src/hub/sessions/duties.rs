@@ -12,7 +12,7 @@
 //! - A static account is wanted only by agents that list it with the same source. An account that uses the agent's
 //!   own cluster is not wanted by an agent that runs in another cluster than the account is bound to.
 //!
-//! - An account that the agent's identity does not allow is dropped, and its Add fails without being sent.
+//! - An account that the agent's identity does not allow is dropped, and never sent.
 //!
 //! A newer epoch of an account supersedes an unanswered command.
 
@@ -97,9 +97,10 @@ pub(crate) fn duty(
             _ if runs_in_another_cluster(account, view.cluster_uid) => {
                 return clean(view, Some(status), entry, now);
             }
-            // What it still holds. Otherwise the Add fails, which tells the leader why.
-            _ if !view.may_hold && entry.is_some_and(|entry| entry.believed.is_some()) => {
-                return clean(view, Some(status), entry, now);
+            // The ledger says why, once it was told.
+            _ if !view.may_hold => {
+                let has_it = entry.is_some_and(|entry| entry.believed.is_some());
+                return if has_it { clean(view, Some(status), entry, now) } else { Duty::Nothing };
             }
             _ => {}
         }

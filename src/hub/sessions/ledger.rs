@@ -95,6 +95,8 @@ pub(crate) struct LedgerEntry {
     pub(crate) unanswered: Option<UnansweredMessage>,
     /// Time for which earlier streams of the process waited for the answer of an epoch, in ticks.
     pub(super) waited_before: Option<(GrantEpoch, Tick)>,
+    /// The agent's identity does not allow the account: that it holds the account does not count.
+    pub(super) is_forbidden: bool,
 }
 
 /// Effect of an answer.
@@ -321,6 +323,33 @@ impl Ledger {
         entry.report = Some((epoch, AgentReport::Failed(failure)));
         entry.pace(epoch, now);
         entry.retry = entry.retry.map(|again| RetryAt { wrong_cluster: true, ..again });
+    }
+
+    /// Records that the agent's identity does not allow the account, and reports that failure: from now on it counts for
+    /// nothing that the agent holds it. Returns whether that is new.
+    pub(super) fn forbid(&mut self, uid: &str, name: &str, epoch: GrantEpoch, failure: Failure) -> bool {
+        let entry = self.at(uid, name);
+        let report = Some((epoch, AgentReport::Failed(failure)));
+        if entry.is_forbidden && entry.report == report {
+            return false;
+        }
+        entry.is_forbidden = true;
+        entry.said_held = false;
+        entry.held = None;
+        entry.report = report;
+        if !matches!(entry.command, Some(PendingCommand::Drop(_))) {
+            entry.owed = None;
+        }
+        true
+    }
+
+    /// Records that the agent's identity allows the account, which may be sent at once.
+    pub(super) fn allow(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(uid).filter(|entry| entry.is_forbidden) {
+            entry.is_forbidden = false;
+            entry.report = None;
+            entry.retry = None;
+        }
     }
 
     /// Reports Dropped for an agent that was never sent the account.
@@ -598,6 +627,9 @@ impl LedgerEntry {
             Some(PendingCommand::Add(sent)) => Some(sent),
             _ => None,
         };
+        if self.is_forbidden {
+            return AnswerEffect::Late;
+        }
         // The answer to the last Add counts even if a later epoch was reported before: epochs start over where a
         // status was wiped or etcd was restored.
         if sent.is_none_or(|sent| epoch < sent) && epoch < self.newest_reported_epoch() {

@@ -83,7 +83,7 @@ impl Registry {
         let key = session.agent.key();
         let former = match inner.claims.get(&key) {
             None => inner.last_of(session),
-            Some(current) if current.agent.boot_id != session.agent.boot_id => {
+            Some(current) if !current.is_of_process(session) => {
                 return Err(ClaimError::Other(silence_limit.saturating_sub(current.silent_for())));
             }
             Some(current) if current.agent.connect_seq >= session.agent.connect_seq => {
@@ -208,9 +208,7 @@ impl Registry {
 
     /// Returns one approved session of each of the first `max` zones by name that may take accounts without a zone.
     pub(crate) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
-        let may_offer = |session: &&Arc<Session>| {
-            session.is_approved() && session.identity.has(|rights| rights.offers, true)
-        };
+        let may_offer = |session: &&Arc<Session>| session.is_approved() && session.may_offer();
         let inner = self.inner.read();
         let zones = inner.zones.values();
         zones.filter_map(|zone| zone.connected.values().find(may_offer).cloned()).take(max).collect()
@@ -322,7 +320,7 @@ impl RegistryState {
     /// Returns the last session of the same process, if it has ended and is not forgotten.
     fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
         let away = self.zones.get(&session.agent.zone)?.away.get(&session.agent.id)?;
-        away.session.clone().filter(|last| last.agent.boot_id == session.agent.boot_id)
+        away.session.clone().filter(|last| last.is_of_process(session))
     }
 }
 

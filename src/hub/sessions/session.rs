@@ -163,6 +163,13 @@ impl Session {
         let _ = self.writes.subscribe().wait_for(|count| *count == 0).await;
     }
 
+    /// Whether both are streams of one process: its id alone proves nothing where agents have identities.
+    pub(crate) fn is_of_process(&self, other: &Self) -> bool {
+        let identified = other.identity.get();
+        let shown = identified.as_ref().map(|shown| (&shown.rights, &shown.credential));
+        self.agent.boot_id == other.agent.boot_id && self.identity.is_same_agent(shown)
+    }
+
     fn process(&self) -> AgentProcess {
         AgentProcess {
             boot_id: self.agent.boot_id.clone(),

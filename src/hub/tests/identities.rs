@@ -265,6 +265,97 @@ async fn an_account_that_the_identity_does_not_allow_is_never_sent_and_dropped_o
 }
 
 #[tokio::test]
+async fn another_identity_does_not_take_a_session_over_by_the_id_of_its_process() {
+    let (hub, index) = hub(IdentityMode::Bound).await;
+    index.put(identity("west", "west", &allow(&serde_json::json!({}))));
+    hub.accounts.show(account("one"));
+    let (mut agent, _) = accepted(&hub, "a").await;
+    let sent = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&sent)).await;
+    let same_process = ops::Hello { connect_seq: 9, ..hello("a") };
+    let mut other =
+        greet(&hub, &["Bearer sa:west:agent:never"], same_process.clone()).await.expect("it is known");
+    assert_eq!(other.refused().await.reason(), Reason::DuplicateAgentId);
+    let session = hub.hub.sessions.registry.of_id(&"a".into()).pop().expect("it stands");
+    assert_eq!(session.identity.name().as_deref(), Some("east"));
+    let mut own = greet(&hub, &[EAST], same_process).await.expect("it is known");
+    own.accepted().await;
+}
+
+#[tokio::test]
+async fn another_holder_of_the_same_object_does_not_take_a_session_over_either() {
+    let (hub, index) = hub(IdentityMode::Bound).await;
+    let shared = serde_json::json!({"match": {"serviceAccount": {"namespace": "s*", "name": "agent"}}});
+    index.put(identity("shared", "none", &shared));
+    let first = "Bearer sa:s1:agent:4000000000";
+    let capabilities = vec!["requests/1".to_owned()];
+    let mut agent =
+        greet(&hub, &[first], ops::Hello { capabilities, ..hello("a") }).await.expect("it is known");
+    let accepted = agent.accepted().await;
+    let same_process = ops::Hello { connect_seq: 9, ..hello("a") };
+    let mut other =
+        greet(&hub, &["Bearer sa:s2:agent:never"], same_process.clone()).await.expect("it is known");
+    assert_eq!(other.refused().await.reason(), Reason::DuplicateAgentId);
+    let session_id = accepted.session_id;
+    let begin = Begin {
+        session_id,
+        agent_id: "a".into(),
+        boot_id: BOOT_A.into(),
+        replica_id: String::new(),
+        apply: None,
+    };
+    let frame = ops::RequestUp { id: 0, frame: Some(request_up::Frame::Begin(begin)) };
+    let mut client = OperationsClient::new(hub.channel().await);
+    let mut request = Request::new(futures::stream::iter([frame]).chain(futures::stream::pending()));
+    request.metadata_mut().insert("authorization", "Bearer sa:s2:agent:never".parse().expect("a value"));
+    let mut answers = client.requests(request).await.expect("it is known").into_inner();
+    let answer = answers.message().await.expect("an answer").and_then(|down| down.frame);
+    assert!(matches!(answer, Some(ops::request_down::Frame::Refused(_))), "{answer:?}");
+    // A renewed token of the same account is the same holder's.
+    let mut renewed = greet(&hub, &["Bearer sa:s1:agent:never"], same_process).await.expect("it is known");
+    renewed.accepted().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_says_of_an_account_that_its_identity_does_not_allow_counts_for_nothing() {
+    let (hub, index) = hub(IdentityMode::Bound).await;
+    index.put(identity("east", "east", &allow(&serde_json::json!({"accounts": ["ns/other"]}))));
+    hub.accounts.show(account("one"));
+    let claim = ops::HeldAccount {
+        account: Some(kubesvc_core::wire::common::AccountRef {
+            uid: "uid-one".into(),
+            name: "one".into(),
+            epoch: 1,
+            ..Default::default()
+        }),
+        cluster_uid: "cluster".into(),
+        ..Default::default()
+    };
+    let greeting = ops::Hello { accounts_held: vec![claim.clone()], ..hello("a") };
+    let mut agent = greet(&hub, &[EAST], greeting).await.expect("it is let in");
+    agent.accepted().await;
+    let session = hub.hub.sessions.registry.of_id(&"a".into()).pop().expect("it stands");
+    let dropped_account = agent.deleted().await.remove(0);
+    assert_eq!(dropped_account.name, "one");
+    let does_count = || session.holds_or_claims("uid-one") || session.holds("uid-one");
+    assert!(!does_count(), "its claim");
+    // It does not drop the account, and says again and again that it holds it.
+    let failed_drop = ops::AccountResult { dropped: true, ..failed(&dropped_account) };
+    for answer in [held(&dropped_account), failed_drop, held(&dropped_account), held(&dropped_account)] {
+        agent.answer(answer).await;
+    }
+    agent.say(agent_frame::Frame::Heartbeat(ops::Heartbeat::default())).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!does_count(), "its answers");
+    let report = session.fact("uid-one", kubesvc_core::GrantEpoch(1), 0).report;
+    assert!(!matches!(report, Some((_, kubesvc_core::lifecycle::AgentReport::Held(_)))), "{report:?}");
+    index.put(identity("east", "east", &serde_json::json!({})));
+    let sent = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&sent)).await;
+    eventually("it counts once it is allowed", || session.holds("uid-one").then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_further_stream_needs_the_identity_of_its_session() {
     let (hub, _) = hub(IdentityMode::Bound).await;
     let (_agent, accepted) = accepted(&hub, "a").await;
@@ -340,7 +431,7 @@ async fn a_session_ends_when_its_credential_expires() {
     let mut agent = greet(&hub, &[&token], hello("a")).await.expect("it is let in");
     agent.accepted().await;
     let ended = agent.next().await.expect_err("its stream is cut");
-    assert_eq!(ended.code(), Code::PermissionDenied);
+    assert_eq!(ended.code(), Code::Unauthenticated);
     assert!(jiff::Timestamp::now().as_second() >= expires);
 }
 

@@ -503,6 +503,17 @@ async fn records_of_accounts_that_may_not_be_read_are_left_out() {
     let narrowed = OperationCaller { accounts: Some(vec!["b".to_owned()]), ..caller() };
     assert!(records(narrowed.clone()).await.is_empty());
     assert_eq!(replica.operations.record(&id, &narrowed).await.expect_err("narrowed").status(), 403);
+    let mut anew = account("a", "ACTIVE", "Open");
+    (anew.metadata.uid, anew.metadata.resource_version) = (Some("uid-anew".to_owned()), Some("2".to_owned()));
+    replica.operations.accounts.show(anew);
+    replica.access.asked.lock().clear();
+    records(caller()).await;
+    let asked: Vec<_> = replica.access.asked.lock().iter().map(|access| access.object.clone()).collect();
+    assert_eq!(
+        asked,
+        [""],
+        "of an account that had the name before, all may be read by those who may read all"
+    );
     replica.access.denied.lock().push("get");
     assert!(records(caller()).await.is_empty());
     let of_one = replica.operations.records(Some("a"), (0, 10), &caller()).await;

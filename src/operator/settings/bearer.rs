@@ -45,11 +45,11 @@ settings! {
 }
 
 /// A key below the group, and what is wrong with it, to follow the key.
-pub(super) type Wrong = (String, String);
+pub(super) type WrongIssuer = (String, String);
 
 /// Refuses what cannot be honoured; `None`: no credential of agents is looked at.
 pub(super) fn checked(keys: BearerKeys, values: &Values) -> Result<Option<BearerSettings>, ConfigError> {
-    let rule = |(key, why): Wrong| values.rule(&format!("{GROUP}.{key}"), why);
+    let rule = |(key, why): WrongIssuer| values.rule(&format!("{GROUP}.{key}"), why);
     if !is_read(values) {
         // Without a written switch, these keys may be meant to protect something.
         let asked = asked(&keys).filter(|_| !values.is_given(MODE));
@@ -99,7 +99,7 @@ pub(super) fn notes(values: &Values) -> Result<Vec<String>, ConfigError> {
 
 impl BearerKeys {
     /// The settings, or all that is wrong with them.
-    pub(super) fn settings(self) -> Result<BearerSettings, Vec<Wrong>> {
+    pub(super) fn settings(self) -> Result<BearerSettings, Vec<WrongIssuer>> {
         let (mut problems, mut names) = (Vec::new(), HashSet::new());
         let mut settings = BearerSettings { token_review: self.token_review, issuers: Vec::new() };
         for (at, keys) in self.issuers.into_iter().enumerate() {

@@ -64,6 +64,16 @@ impl Followed {
         }
     }
 
+    /// The verb of RBAC of what was done to the account here; `None`: nothing.
+    pub(super) fn right(&self) -> Option<&'static str> {
+        match self {
+            Self::Created => Some("create"),
+            Self::Updated => Some("update"),
+            Self::Deleted => Some("delete"),
+            Self::Left(_) | Self::Pending(_) => None,
+        }
+    }
+
     /// One result for all: that of a single account; of several, whether any is pending or left, and why the first is.
     pub(super) fn of_all(mut results: Vec<Self>) -> Self {
         let at = |is: fn(&Self) -> bool| results.iter().position(is);

@@ -20,6 +20,8 @@ use tracing::{info, warn};
 
 use super::AccountManagement;
 use super::followed::{Followed, WrittenAccount};
+use crate::access::AccessResource;
+use crate::access::audit::{AuditEvent, AuditLine};
 use crate::clouddriver::StoredAccount;
 use crate::leases::{Mandate, Replicas};
 use crate::rest::RestState;
@@ -254,6 +256,16 @@ impl IntentSettlement {
             return false;
         }
         self.credentials.metrics.results.get_or_create(&[("result", followed.word())]).inc();
+        if let Some(verb) = followed.right() {
+            // Who wrote is in the line of the call, by the account.
+            self.state.callers.audit.write(&AuditLine {
+                account: &row.name,
+                verb,
+                resource: &AccessResource::Accounts.name(),
+                reason: "it followed a write of Clouddriver's account whose answer was lost",
+                ..AuditLine::new(AuditEvent::Write, "")
+            });
+        }
         info!(account = row.name, verb = row.verb, %followed, "a write of an account of Clouddriver is settled");
         self.end(row).await
     }

@@ -1,6 +1,6 @@
 //! A write of Clouddriver's accounts: its intent is stored, it is passed on once, and the account here follows.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,9 @@ use super::followed::{Followed, WrittenAccount};
 use super::presence::before;
 use crate::clouddriver::NotAnswered;
 use crate::rest::RestState;
+use crate::rest::callers::{RestCaller, namespace_of};
 use crate::rest::error::RestError;
+use crate::rest::lookup::NOT_READ_YET;
 use kubesvc_clouddriver::interception::{AccountPresence, AccountsWrite, WriteVerb};
 use kubesvc_clouddriver::registration::folded_name;
 use kubesvc_core::spinnaker::is_account_name;
@@ -64,16 +66,25 @@ impl RestState {
     pub(super) async fn pass_write_on(
         &self,
         credentials: &Arc<AccountManagement>,
+        caller: &RestCaller,
         write: AccountsWrite,
         (call, body): (Parts, Bytes),
         place: OwnedSemaphorePermit,
     ) -> Result<Response, RestError> {
-        self.refuse_registered(&write).await?;
+        let left = self.left_to_others(caller, &write).await?;
+        self.refuse_registered(caller, &write).await?;
+        let names = write.accounts.keys().map(String::as_str);
         let followed: Vec<&str> =
-            write.accounts.keys().map(String::as_str).filter(|name| is_account_name(name)).collect();
+            names.filter(|name| is_account_name(name) && !left.contains_key(*name)).collect();
         let follows = credentials.ports.follows && self.watches_accounts().is_ok();
         if !follows || followed.is_empty() {
-            return Ok(credentials.send(&call, body, place).await?);
+            let mut answer = credentials.send(&call, body, place).await?;
+            if let (CallOutcome::Done, Some(left)) =
+                (call_outcome(write.verb, &answer), left.into_values().next().filter(|_| follows))
+            {
+                answer.headers_mut().insert(RESULT, header_value(&left.to_string()));
+            }
+            return Ok(answer);
         }
         let begun = Instant::now();
         let intents = self.begin_intents(credentials, write.verb, &followed, &body).await?;
@@ -110,24 +121,58 @@ impl RestState {
                 Followed::Pending(why)
             }
             CallOutcome::Done => {
-                let following = self.follow_all(&write, (&intents, begun), elsewhere.as_deref());
+                let following = self.follow_all(caller, &write, (&intents, begun), elsewhere.as_deref());
                 timeout(FOLLOW_TIMEOUT, following)
                     .await
                     .unwrap_or_else(|_| Followed::Pending("the Kubernetes API server is slow".to_owned()))
             }
         };
+        let shown = Followed::of_all(std::iter::once(result.clone()).chain(left.into_values()).collect());
         match &result {
             Followed::Pending(_) => self.hand_over(&intents).await,
             _ => self.end_intents(&intents).await,
         }
         credentials.metrics.results.get_or_create(&[("result", result.word())]).inc();
         info!(accounts = ?followed, verb = write.verb.as_str(), %result, "a write of Clouddriver's accounts");
-        answer.headers_mut().insert(RESULT, header_value(&result.to_string()));
+        answer.headers_mut().insert(RESULT, header_value(&shown.to_string()));
         Ok(answer)
     }
 
+    /// Notes the accounts of a write, and returns those that stay as they are here because of the caller's rights, each with
+    /// the result: an account here may be in another namespace than the one whose rights the call needs.
+    async fn left_to_others(
+        &self,
+        caller: &RestCaller,
+        write: &AccountsWrite,
+    ) -> Result<BTreeMap<String, Followed>, RestError> {
+        if caller.has_rights() && !self.accounts.is_synced() {
+            return Err(RestError::unavailable(NOT_READ_YET));
+        }
+        let right = if write.verb == WriteVerb::Delete { "delete" } else { "update" };
+        let mut left = BTreeMap::new();
+        for name in write.accounts.keys() {
+            let known = self.accounts.by_account_name(name).into_iter().next();
+            let (namespace, uid) =
+                known.as_deref().map_or(("", ""), |known| (namespace_of(known), known.uid()));
+            caller.writes(name, namespace, uid);
+            let Some(known) = &known else { continue };
+            if !caller.has_rights() || caller.could(known, right).await? {
+                continue;
+            }
+            let why = if caller.could(known, "get").await? {
+                format!("you may not {right} the account of that name in kubesvc")
+            } else if write.verb == WriteVerb::Post {
+                "kubesvc has an account of that name".to_owned()
+            } else {
+                "kubesvc has no account of that name".to_owned()
+            };
+            left.insert(name.clone(), Followed::Left(why));
+        }
+        Ok(left)
+    }
+
     /// Refuses names of accounts that kubesvc registered in Clouddriver, in any case of their letters.
-    async fn refuse_registered(&self, write: &AccountsWrite) -> Result<(), RestError> {
+    async fn refuse_registered(&self, caller: &RestCaller, write: &AccountsWrite) -> Result<(), RestError> {
         let Some(first) = write.accounts.keys().next() else { return Ok(()) };
         let rows = self.store.pushed().await;
         let rows = rows.map_err(|error| RestError::database(&error, first, "the registered accounts"))?;
@@ -135,7 +180,14 @@ impl RestState {
         let Some(row) = rows.iter().find(|row| folded.contains(&folded_name(&row.name))) else {
             return Ok(());
         };
-        Err(RestError::conflict(match self.accounts.by_uid(&row.account_uid) {
+        let account = self.accounts.by_uid(&row.account_uid);
+        let is_seen = match &account {
+            Some(account) if caller.has_rights() => caller.could(account, "get").await?,
+            _ => true,
+        };
+        Err(RestError::conflict(match account {
+            // Of an account that the caller may not see nothing is told but that the name is taken.
+            Some(_) if !is_seen => "managed by kubesvc; choose another name".to_owned(),
             Some(account) => {
                 let (namespace, name) = (&account.metadata.namespace, &account.metadata.name);
                 let name = name.as_deref().unwrap_or_default();
@@ -219,6 +271,7 @@ impl RestState {
     /// Lets the accounts here follow a write that Clouddriver has carried out.
     async fn follow_all(
         &self,
+        caller: &RestCaller,
         write: &AccountsWrite,
         (intents, begun): (&HeldIntents, Instant),
         elsewhere: Option<&str>,
@@ -242,7 +295,11 @@ impl RestState {
                 definition: write.accounts.get(&row.name).cloned(),
                 source: "/credentials",
             };
-            results.push(self.follow(presence, &account).await);
+            let followed = self.follow(presence, &account).await;
+            if let Some(verb) = followed.right() {
+                caller.followed(&row.name, verb);
+            }
+            results.push(followed);
         }
         Followed::of_all(results)
     }

@@ -42,7 +42,11 @@ async fn the_cache_of_an_account_shows_what_is_watched_of_it() {
         (&cache["account"], &cache["agentId"], &cache["epoch"]),
         (&json!("prod"), &json!("agent-1"), &json!(3))
     );
-    assert_eq!((&cache["synced"], &cache["objects"]), (&json!(false), &json!(8)));
+    assert_eq!(
+        (&cache["synced"], &cache["objects"]),
+        (&json!(false), &json!(7)),
+        "what no scope covers is another account's"
+    );
     let kinds = cache["kinds"].as_array().expect("kinds").iter();
     let kinds: Vec<_> = kinds
         .map(|one| {

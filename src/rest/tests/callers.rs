@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 
 use super::fake_api::FakeApi;
 use super::*;
@@ -11,7 +12,7 @@ use crate::access::{AccessError, Caller, Principal, RequestedAccess};
 use crate::operations::tests::fakes::principal;
 use kubesvc_core::KubesvcAccount;
 use kubesvc_runtime::listen::connection_limits::ClientAddress;
-use kubesvc_runtime::listen::http::ExemptCaller;
+use kubesvc_runtime::listen::http::{ClientCertificates, ExemptCaller};
 use kubesvc_runtime::telemetry::metrics::Metrics;
 
 /// Rights as texts: the token is the caller's name, `nobody` is not known.
@@ -24,6 +25,8 @@ struct Rights {
     knows_nobody: AtomicBool,
     reviews_nothing: AtomicBool,
     asked: Mutex<Vec<String>>,
+    /// The beginning of what is allowed so many times more.
+    times: Mutex<Option<(String, usize)>>,
 }
 
 #[async_trait]
@@ -45,6 +48,14 @@ impl Access for Rights {
         }
         let text = access.to_string();
         self.asked.lock().push(text.clone());
+        if let Some((begin, left)) = &mut *self.times.lock()
+            && text.starts_with(begin.as_str())
+        {
+            let Some(less) = left.checked_sub(1) else {
+                return Err(AccessError::Denied(format!("user cannot {text}")));
+            };
+            *left = less;
+        }
         let begins = |all: &Mutex<Vec<String>>| all.lock().iter().any(|one| text.starts_with(one.as_str()));
         if begins(&self.allowed) && !begins(&self.denied) {
             return Ok(());
@@ -55,17 +66,21 @@ impl Access for Rights {
     fn was_known(&self, caller: Caller<'_>) -> bool {
         caller.headers.get(header::AUTHORIZATION).is_some_and(|token| token == "Bearer known")
     }
+
+    fn is_certified(&self, certificates: &[Vec<u8>]) -> bool {
+        certificates.first().is_some_and(|own| own == b"gate")
+    }
 }
 
-struct Place {
-    state: RestState,
+pub(super) struct Place {
+    pub(super) state: RestState,
     rights: Arc<Rights>,
-    audit: AuditLines,
-    api: Arc<FakeApi>,
+    pub(super) audit: AuditLines,
+    pub(super) api: Arc<FakeApi>,
 }
 
 /// A state with the account `prod`, and callers with these rights.
-fn place(mode: RestAuthMode, allowed: &[&str]) -> Place {
+pub(super) fn place(mode: RestAuthMode, allowed: &[&str]) -> Place {
     let (api, rights, audit) = (Arc::<FakeApi>::default(), Arc::<Rights>::default(), AuditLines::default());
     *rights.allowed.lock() = allowed.iter().map(|one| (*one).to_owned()).collect();
     let settings = RestSettings { auth_mode: mode, ..settings() };
@@ -81,7 +96,7 @@ fn place(mode: RestAuthMode, allowed: &[&str]) -> Place {
 }
 
 impl Place {
-    fn has(&self, name: &str, namespace: &str) {
+    pub(super) fn has(&self, name: &str, namespace: &str) {
         let object = json!({
             "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
             "metadata": {"name": name, "namespace": namespace, "uid": format!("u-{name}"), "resourceVersion": "1"},
@@ -93,7 +108,13 @@ impl Place {
         self.state.accounts.show(object);
     }
 
-    async fn call(&self, method: &str, path: &str, body: &str, headers: &[(&str, &str)]) -> TestResponse {
+    pub(super) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        headers: &[(&str, &str)],
+    ) -> TestResponse {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -116,7 +137,7 @@ impl Place {
     }
 }
 
-const ANN: (&str, &str) = ("authorization", "Bearer ann");
+pub(super) const ANN: (&str, &str) = ("authorization", "Bearer ann");
 const EVERYTHING: &[&str] = &[""];
 
 /// A documented call, the right that it needs, and its status without that right, and without any.
@@ -498,9 +519,133 @@ async fn callers_that_come_too_fast_are_429_and_exempt_ones_are_not() {
     assert_eq!((statuses[0], statuses[29]), (401, 429), "{statuses:?}");
     assert_eq!(call("known", "192.0.2.2", false).await.status, 200, "a caller that was known before goes on");
     assert_eq!(call("nobody", "192.0.2.3", false).await.status, 401, "another address has its own");
+    let tokenless = async |address: &str| {
+        let mut request = Request::get("/armory/clouddrivers").body(Body::empty()).expect("a request");
+        request.extensions_mut().insert(ClientAddress::of(address.parse().expect("an address")));
+        send(app.clone(), request).await.status
+    };
+    for _ in 0..30 {
+        assert_eq!(tokenless("192.0.2.4").await, 401, "a call without a token is no login");
+    }
+    assert_eq!(call("nobody", "192.0.2.4", false).await.status, 401, "so nobody is locked out");
+    let mut request = Request::get("/armory/clouddrivers").body(Body::empty()).expect("a request");
+    let shown: Vec<CertificateDer<'static>> = vec![b"gate".to_vec().into()];
+    request.extensions_mut().insert(ClientAddress::of("192.0.2.2".parse().expect("an address")));
+    request.extensions_mut().insert(ClientCertificates(shown.into()));
+    request.headers_mut().insert(header::AUTHORIZATION, "Bearer bob".parse().expect("a header"));
+    assert_eq!(send(app.clone(), request).await.status, 200, "who has a certificate is not locked out");
     let metrics = place.metrics();
     for reason in ["rate", "logins", "unauthenticated"] {
         assert!(metrics.contains(&format!("kubesvc_rest_refused_total{{reason=\"{reason}\"}}")), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn with_log_no_failed_login_and_no_rate_of_a_caller_refuses_a_call() {
+    let place = place(RestAuthMode::Log, &[]);
+    let app = router(place.state.clone());
+    let call = async |token: &str, address: String| {
+        let mut request = Request::get("/armory/agents").body(Body::empty()).expect("a request");
+        let value = format!("Bearer {token}").parse().expect("a header");
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        request.extensions_mut().insert(ClientAddress::of(address.parse().expect("an address")));
+        send(app.clone(), request).await
+    };
+    for _ in 0..30 {
+        assert_eq!(call("nobody", "192.0.2.1".to_owned()).await.status, 200);
+    }
+    let mut last = None;
+    for number in 0..600 {
+        last = Some(call("ann", format!("192.0.2.{}", number % 4 + 2)).await);
+    }
+    let last = last.expect("600 calls");
+    assert_eq!(last.status, 200, "{}", last.text);
+    assert_eq!(last.json()[0]["accounts"], json!(["a", "z"]), "a list is whole: {}", last.text);
+    assert!(place.metrics().contains("kubesvc_rest_would_refuse_total{reason=\"rate\"}"));
+}
+
+#[tokio::test]
+async fn calls_of_a_caller_that_run_count_with_those_of_the_gateway() {
+    for (mode, status) in [(RestAuthMode::Enforce, 429), (RestAuthMode::Log, 200)] {
+        let place = place(mode, EVERYTHING);
+        let counts = &place.state.ports.caller_counts;
+        let held: Vec<_> = std::iter::from_fn(|| counts.short("ann").ok()).collect();
+        assert_eq!(held.len(), 200);
+        assert_eq!(place.get("/armory/accounts").await.status, status);
+        let bob = ("authorization", "Bearer bob");
+        assert_eq!(place.call("GET", "/armory/accounts", "", &[bob]).await.status, 200);
+        drop(held);
+        assert_eq!(place.get("/armory/accounts").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_caller_hangs_up_has_its_audit_line_once_it_has_ended() {
+    let place = place(RestAuthMode::Enforce, EVERYTHING);
+    let mut held = place.api.hold("PATCH", "kubesvcaccounts/prod");
+    let body = r#"[{"name": "prod", "state": "INACTIVE"}]"#;
+    {
+        let calling = place.call("PATCH", "/armory/accounts", body, &[ANN]);
+        tokio::select! {
+            answer = calling => unreachable!("it is held: {}", answer.text),
+            () = held.reached() => {}
+        }
+    }
+    assert!(place.audit.lines().is_empty(), "it goes on");
+    held.go();
+    let written = async {
+        while place.audit.lines().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), written).await.expect("its line");
+    let lines = place.audit.lines();
+    let line = &lines[0];
+    assert_eq!((lines.len(), &line["message"]), (1, &json!("write")), "{lines:?}");
+    assert_eq!(
+        (&line["account"], &line["uid"], &line["principal"]),
+        (&json!("prod"), &json!("u-prod"), &json!("ann"))
+    );
+    assert_eq!(line["code"], Value::Null, "nobody was answered: {line}");
+    assert!(line["reason"].as_str().is_some_and(|why| why.contains("caller left")), "{line}");
+    assert!(line["auditId"].is_string(), "{line}");
+}
+
+#[tokio::test]
+async fn what_was_written_before_a_call_is_refused_has_lines_beside_the_refusal() {
+    let place = place(RestAuthMode::Enforce, EVERYTHING);
+    place.has("b", "ns");
+    *place.rights.times.lock() =
+        Some((r#"update kubesvcaccounts in API group "kubesvc.io" of object "b""#.to_owned(), 1));
+    let body = r#"[{"name": "prod", "state": "INACTIVE"}, {"name": "b", "state": "INACTIVE"}]"#;
+    let answer = place.call("PATCH", "/armory/accounts", body, &[ANN]).await;
+    assert_eq!(answer.status, 403, "{}", answer.text);
+    let lines = place.audit.lines();
+    let shown: Vec<_> =
+        lines.iter().map(|line| json!([line["message"], line["name"], line["account"]])).collect();
+    assert_eq!(shown, [json!(["refusal", "b", null]), json!(["write", null, "prod"])], "{lines:?}");
+}
+
+#[tokio::test]
+async fn the_right_to_a_source_is_looked_at_again_before_the_object_is_written() {
+    let place = place(RestAuthMode::Enforce, EVERYTHING);
+    *place.rights.times.lock() = Some(("use kubesvcaccounts/sources".to_owned(), 1));
+    let before = place.api.get("kubesvcaccounts/prod");
+    let body = r#"{"name": "prod", "kubeconfigFile": "/x"}"#;
+    let answer = place.call("PUT", "/armory/accounts/dynamic", body, &[ANN]).await;
+    assert_eq!(answer.status, 403, "{}", answer.text);
+    assert_eq!(place.api.get("kubesvcaccounts/prod"), before);
+}
+
+#[tokio::test]
+async fn the_accounts_of_a_user_narrow_what_may_be_made() {
+    let body = r#"{"name": "new", "serviceAccount": true}"#;
+    for (accounts, status) in [("other", 403), ("other,new", 202)] {
+        let place = place(RestAuthMode::Enforce, EVERYTHING);
+        let headers = [ANN, ("x-spinnaker-accounts", accounts)];
+        let answer = place.call("POST", "/armory/accounts/dynamic", body, &headers).await;
+        assert_eq!(answer.status, status, "{accounts}: {}", answer.text);
+        assert_eq!(place.api.get("kubesvcaccounts/new").is_some(), status == 202);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::credentials_sources::{CredentialsSource, SourceReadError};
 use kubesvc_clouddriver::sources::{Completeness, SourceSnapshot, read_row};
 use kubesvc_store::{IntentRow, PushedRow};
 
+mod rights;
 mod settled;
 
 /// A Clouddriver that answers each call that is passed on with these bytes, and closes its connection. What kubesvc itself

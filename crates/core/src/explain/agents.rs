@@ -3,6 +3,7 @@
 use super::rules::OPERATOR;
 use super::{AccountFacts, ExplainedAgent, WaitExplanation, can_take, is_connected, shell};
 use crate::KubesvcAgent;
+use crate::agent_resource::IDENTIFIED;
 use crate::ids::ZoneId;
 use crate::lifecycle::{runs_in_another_cluster, short};
 
@@ -33,7 +34,7 @@ fn view(facts: &AccountFacts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
         agent_id: agent.spec.agent_id.to_string(),
         zone: agent.spec.zone_id.clone(),
         connected: is_connected(agent),
-        approved: agent.spec.approved,
+        approved: agent.is_approved(),
         holds: granted && facts.status.agents.contains(&agent.spec.agent_id),
         problem: problem(facts, agent),
     }
@@ -69,7 +70,14 @@ fn nobody_anywhere(facts: &AccountFacts<'_>) -> WaitExplanation {
     );
     let unapproved: Vec<_> =
         facts.known_agents.unwrap_or_default().iter().filter(|agent| waits(agent)).collect();
-    if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
+    if !unapproved.is_empty() {
+        return approve(facts, verdict, &unapproved);
+    }
+    let mut known = facts.known_agents.unwrap_or_default().iter();
+    match known.find(|agent| is_kept_out(agent)) {
+        Some(agent) => kept_out(facts, verdict, agent),
+        None => start_one(verdict, None),
+    }
 }
 
 fn nobody_in(facts: &AccountFacts<'_>, zone: &ZoneId) -> WaitExplanation {
@@ -91,12 +99,37 @@ fn nobody_in(facts: &AccountFacts<'_>, zone: &ZoneId) -> WaitExplanation {
     if !unapproved.is_empty() {
         return approve(facts, verdict, &unapproved);
     }
+    if let Some(agent) = facts.agents_of(zone).find(|agent| is_kept_out(agent)) {
+        return kept_out(facts, verdict, agent);
+    }
     other_zones(facts, start_one(verdict, Some(zone)), zone)
+}
+
+/// Whether no KubesvcIdentity admits the agent, which dials in vain.
+fn is_kept_out(agent: &KubesvcAgent) -> bool {
+    agent.status.as_ref().is_some_and(|status| status.identified == Some(false))
+}
+
+fn kept_out(facts: &AccountFacts<'_>, mut verdict: WaitExplanation, agent: &KubesvcAgent) -> WaitExplanation {
+    let conditions = agent.status.iter().flat_map(|status| &status.conditions);
+    let why = conditions.filter(|one| one.type_ == IDENTIFIED).map(|one| one.message.as_str()).next();
+    verdict.waits_for = format!(
+        "Agent {} of zone {} is not let in: {}.",
+        agent.spec.agent_id,
+        agent.spec.zone_id,
+        why.unwrap_or("no KubesvcIdentity admits it")
+    );
+    let name = agent.metadata.name.as_deref().unwrap_or(agent.spec.agent_id.as_str());
+    let namespace = agent.metadata.namespace.as_deref().unwrap_or(facts.namespace);
+    verdict.command(
+        "See what it shows; if you know this agent, create an identity for it.",
+        format!("kubectl kubesvc identity why {} -n {}", shell(name), shell(namespace)),
+    )
 }
 
 /// Whether the agent is connected but not approved.
 fn waits(agent: &KubesvcAgent) -> bool {
-    is_connected(agent) && !agent.spec.approved
+    is_connected(agent) && !agent.is_approved()
 }
 
 fn approve(

@@ -15,7 +15,7 @@ use super::template::is_exact;
 
 /// What identifies an agent: a certificate, a token, or both.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Credential {
+pub struct AgentCredential {
     /// Its certificate.
     pub certificate: Option<CertificateFacts>,
     /// Its token.
@@ -123,10 +123,28 @@ impl CertificateFacts {
     }
 }
 
-impl Credential {
+impl AgentCredential {
     /// Whether nothing is shown.
     pub fn is_empty(&self) -> bool {
         self.certificate.is_none() && self.token.is_none()
+    }
+
+    /// Whether both are shown by one holder: by certificates of one subject with the same URIs, and tokens of one account. A
+    /// renewed one differs in all else.
+    pub fn is_of_same_holder(&self, other: &Self) -> bool {
+        let certificate = match (&self.certificate, &other.certificate) {
+            (Some(one), Some(other)) => {
+                let is_named = !one.uris.is_empty() || !one.subject.as_str().is_empty();
+                let same_names = one.uris == other.uris && one.subject == other.subject;
+                same_names && (is_named || one.fingerprint == other.fingerprint)
+            }
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let token = match (&self.token, &other.token) {
+            (Some(one), Some(other)) => one.holder.is(&other.holder),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        certificate && token
     }
 
     /// When it expires, in epoch seconds: the earlier end of the two.
@@ -141,6 +159,18 @@ impl Credential {
         match (&self.token, &self.certificate) {
             (Some(token), _) => token.to_match(),
             (None, certificate) => certificate.as_ref().map(CertificateFacts::to_match),
+        }
+    }
+}
+
+impl TokenHolder {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Jwt { issuer, subject, .. },
+                Self::Jwt { issuer: other_issuer, subject: other_subject, .. },
+            ) => issuer == other_issuer && subject == other_subject,
+            (one, other) => one == other,
         }
     }
 }
@@ -170,7 +200,7 @@ impl TokenFacts {
 }
 
 /// For people: names nothing secret.
-impl fmt::Display for Credential {
+impl fmt::Display for AgentCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.certificate, &self.token) {
             (None, None) => f.write_str("no credential"),

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::KubesvcIdentity;
 use super::credential::{
-    CertificateFacts, Credential, TokenFacts, TokenHolder, normal_fingerprint, normal_serial,
+    AgentCredential, CertificateFacts, TokenFacts, TokenHolder, normal_fingerprint, normal_serial,
 };
 use super::resource::{Allowance, CredentialMatch, TokenSecret};
 use super::subject::Subject;
@@ -16,12 +16,12 @@ use super::template::{Captures, Claim, Template, TemplateError};
 /// Why an object identifies nobody: the field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.{field}: {problem}")]
-pub struct IdentityError {
+pub struct UnusableIdentity {
     field: &'static str,
     problem: String,
 }
 
-impl IdentityError {
+impl UnusableIdentity {
     fn new(field: &'static str, problem: &(impl std::fmt::Display + ?Sized)) -> Self {
         Self { field, problem: problem.to_string() }
     }
@@ -135,15 +135,15 @@ enum Matcher {
 }
 
 impl Matcher {
-    fn compile(of: &CredentialMatch) -> Result<Self, IdentityError> {
+    fn compile(of: &CredentialMatch) -> Result<Self, UnusableIdentity> {
         let CredentialMatch { uri, subject, fingerprints, issuer: _, service_account, jwt, token_secret } =
             of;
         let template = |field, text: &str| {
-            Template::compile(text).map_err(|problem| IdentityError::new(field, &problem))
+            Template::compile(text).map_err(|problem| UnusableIdentity::new(field, &problem))
         };
         let templates = |field, values: &BTreeMap<String, String>| {
             let compiled = values.iter().map(|(key, text)| Ok((key.clone(), template(field, text)?)));
-            compiled.collect::<Result<Vec<_>, IdentityError>>()
+            compiled.collect::<Result<Vec<_>, UnusableIdentity>>()
         };
         let mut forms = Vec::new();
         if let Some(uri) = uri {
@@ -172,9 +172,9 @@ impl Matcher {
         }
         match forms.pop() {
             // An empty subject would match every certificate.
-            Some(Self::Subject(attributes)) if attributes.is_empty() => Err(IdentityError::forms(0)),
+            Some(Self::Subject(attributes)) if attributes.is_empty() => Err(UnusableIdentity::forms(0)),
             Some(one) if forms.is_empty() => Ok(one),
-            one => Err(IdentityError::forms(forms.len() + usize::from(one.is_some()))),
+            one => Err(UnusableIdentity::forms(forms.len() + usize::from(one.is_some()))),
         }
     }
 
@@ -237,45 +237,48 @@ impl Matcher {
     }
 }
 
-fn digests(field: &'static str, texts: &[String]) -> Result<HashSet<String>, IdentityError> {
+fn digests(field: &'static str, texts: &[String]) -> Result<HashSet<String>, UnusableIdentity> {
     let digest = |text: &String| {
-        let problem = || IdentityError::new(field, &format!("{text:?} is no SHA-256 in hexadecimal"));
+        let problem = || UnusableIdentity::new(field, &format!("{text:?} is no SHA-256 in hexadecimal"));
         normal_fingerprint(text).ok_or_else(problem)
     };
     texts.iter().map(digest).collect()
 }
 
 impl CompiledIdentity {
-    fn compile(object: &KubesvcIdentity) -> Result<Self, IdentityError> {
+    fn compile(object: &KubesvcIdentity) -> Result<Self, UnusableIdentity> {
         let spec = &object.spec;
         let matcher = Matcher::compile(&spec.credential)?;
         if spec.credential.issuer.is_some() && !matcher.is_of_certificates() {
-            return Err(IdentityError::new(
+            return Err(UnusableIdentity::new(
                 "match.issuer",
                 "belongs to uri, subject or fingerprints; remove it",
             ));
         }
         if spec.allow.zones.is_empty() {
-            return Err(IdentityError::new("allow.zones", "empty: name the zones that the agents may claim"));
+            return Err(UnusableIdentity::new(
+                "allow.zones",
+                "empty: name the zones that the agents may claim",
+            ));
         }
         let names = matcher.names();
         let claims = [("allow.zones", &spec.allow.zones), ("allow.agentIds", &spec.allow.agent_ids)];
         for (field, texts) in claims {
             for text in texts {
-                Claim::check(text, &names).map_err(|problem| IdentityError::new(field, &problem))?;
+                Claim::check(text, &names).map_err(|problem| UnusableIdentity::new(field, &problem))?;
             }
         }
         for text in &spec.allow.accounts {
             let checked = halves(text)
                 .and_then(|(of, name)| Claim::check(of, &names).and_then(|()| Claim::check(name, &names)));
-            checked.map_err(|problem| IdentityError::new("allow.accounts", &problem))?;
+            checked.map_err(|problem| UnusableIdentity::new("allow.accounts", &problem))?;
         }
         let revoked = &spec.revoked;
         let serial = |text: &String| {
             let serial = normal_serial(text);
             let is_number = serial.bytes().all(|one| one.is_ascii_hexdigit());
             let problem =
-                || IdentityError::new("revoked.serials", &format!("{text:?} is no number in hexadecimal"));
+                || UnusableIdentity::new("revoked.serials", &format!("{text:?} is no number in hexadecimal"));
             if is_number { Ok(serial) } else { Err(problem()) }
         };
         Ok(Self {
@@ -292,7 +295,7 @@ impl CompiledIdentity {
     }
 
     /// What the placeholders stood for, if the credential matches.
-    fn captures(&self, credential: &Credential) -> Option<Captures> {
+    fn captures(&self, credential: &AgentCredential) -> Option<Captures> {
         let mut captures = Captures::new();
         let is_pinned = |issuer: &Subject| {
             self.issuer.as_deref().is_none_or(|wanted| issuer.forms().any(|form| form == wanted))
@@ -306,7 +309,7 @@ impl CompiledIdentity {
     }
 
     /// What of the credential is revoked.
-    fn revokes(&self, credential: &Credential) -> Option<&'static str> {
+    fn revokes(&self, credential: &AgentCredential) -> Option<&'static str> {
         let too_old = |issued: Option<i64>| {
             self.issued_before.is_some_and(|least| issued.is_none_or(|issued| issued < least))
         };
@@ -363,7 +366,7 @@ impl Identities {
     ///
     /// # Errors
     /// It cannot be used, and the one of its name is removed.
-    pub fn put(&mut self, object: &KubesvcIdentity) -> Result<(), IdentityError> {
+    pub fn put(&mut self, object: &KubesvcIdentity) -> Result<(), UnusableIdentity> {
         match CompiledIdentity::compile(object) {
             Ok(compiled) => {
                 self.by_name.insert(compiled.name.clone(), Arc::new(compiled));
@@ -391,7 +394,7 @@ impl Identities {
     }
 
     /// Whether a change of this object may change what an agent with this credential may do.
-    pub fn concerns(&self, name: &str, credential: &Credential) -> bool {
+    pub fn concerns(&self, name: &str, credential: &AgentCredential) -> bool {
         self.by_name.get(name).is_some_and(|one| one.captures(credential).is_some())
     }
 
@@ -399,7 +402,7 @@ impl Identities {
     ///
     /// # Errors
     /// It shows nothing, or what it shows has expired, matches no object or several, or is revoked.
-    pub fn identify(&self, credential: &Credential, now: i64) -> Result<AgentRights, IdentityRefusal> {
+    pub fn identify(&self, credential: &AgentCredential, now: i64) -> Result<AgentRights, IdentityRefusal> {
         if credential.is_empty() {
             return Err(IdentityRefusal::NoCredential);
         }

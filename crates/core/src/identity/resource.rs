@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct KubesvcIdentitySpec {
-    /// Credential that identifies an agent: exactly one of its forms. A credential that matches two objects is refused.
+    /// AgentCredential that identifies an agent: exactly one of its forms. A credential that matches two objects is refused.
     #[serde(rename = "match")]
     pub credential: CredentialMatch,
     /// What an agent with this credential may do.

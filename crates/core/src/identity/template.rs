@@ -27,24 +27,24 @@ impl TemplateError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum TemplatePiece {
     Literal(String),
     Any,
     Name(String),
 }
 
-fn pieces(text: &str) -> Result<Vec<Piece>, TemplateError> {
+fn pieces(text: &str) -> Result<Vec<TemplatePiece>, TemplateError> {
     let mut pieces = Vec::new();
     let mut literal = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['*', '{', '}']) {
         literal.push_str(&rest[..at]);
         if !literal.is_empty() {
-            pieces.push(Piece::Literal(std::mem::take(&mut literal)));
+            pieces.push(TemplatePiece::Literal(std::mem::take(&mut literal)));
         }
         let special = &rest[at..];
         if let Some(after) = special.strip_prefix('*') {
-            pieces.push(Piece::Any);
+            pieces.push(TemplatePiece::Any);
             rest = after;
             continue;
         }
@@ -58,12 +58,12 @@ fn pieces(text: &str) -> Result<Vec<Piece>, TemplateError> {
             let rule = "a name has letters, digits and underscores, and begins with a letter";
             return Err(TemplateError::new(text, format!("names the placeholder {{{name}}}: {rule}")));
         }
-        pieces.push(Piece::Name(name.to_owned()));
+        pieces.push(TemplatePiece::Name(name.to_owned()));
         rest = after;
     }
     literal.push_str(rest);
     if !literal.is_empty() {
-        pieces.push(Piece::Literal(literal));
+        pieces.push(TemplatePiece::Literal(literal));
     }
     Ok(pieces)
 }
@@ -86,10 +86,11 @@ impl Template {
     pub(super) fn compile(text: &str) -> Result<Self, TemplateError> {
         let pieces = pieces(text)?;
         let mut names = Vec::new();
-        if let [Piece::Literal(_)] | [] = pieces.as_slice() {
+        if let [TemplatePiece::Literal(_)] | [] = pieces.as_slice() {
             return Ok(Self { pattern: None, text: text.to_owned(), names });
         }
-        let are_adjacent = |pair: &[Piece]| !pair.iter().any(|piece| matches!(piece, Piece::Literal(_)));
+        let are_adjacent =
+            |pair: &[TemplatePiece]| !pair.iter().any(|piece| matches!(piece, TemplatePiece::Literal(_)));
         if pieces.windows(2).any(are_adjacent) {
             return Err(TemplateError::new(
                 text,
@@ -99,12 +100,12 @@ impl Template {
         let mut pattern = String::from("\\A");
         for piece in pieces {
             match piece {
-                Piece::Literal(literal) => pattern.push_str(&regex::escape(&literal)),
-                Piece::Any => pattern.push_str(SEGMENT),
-                Piece::Name(name) if names.contains(&name) => {
+                TemplatePiece::Literal(literal) => pattern.push_str(&regex::escape(&literal)),
+                TemplatePiece::Any => pattern.push_str(SEGMENT),
+                TemplatePiece::Name(name) if names.contains(&name) => {
                     return Err(TemplateError::new(text, format!("names {{{name}}} twice")));
                 }
-                Piece::Name(name) => {
+                TemplatePiece::Name(name) => {
                     pattern.push_str(&format!("(?P<{name}>{SEGMENT})"));
                     names.push(name);
                 }
@@ -149,9 +150,9 @@ impl Claim {
         for piece in pieces(text)? {
             let last = parts.last_mut().expect("parts begin with one");
             match piece {
-                Piece::Any => parts.push(String::new()),
-                Piece::Literal(literal) => last.push_str(&literal),
-                Piece::Name(name) => match captures.get(&name) {
+                TemplatePiece::Any => parts.push(String::new()),
+                TemplatePiece::Literal(literal) => last.push_str(&literal),
+                TemplatePiece::Name(name) => match captures.get(&name) {
                     Some(value) => last.push_str(value),
                     None => {
                         let problem = format!("uses {{{name}}}, which spec.match does not have");

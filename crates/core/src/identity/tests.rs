@@ -29,7 +29,7 @@ fn identities(specs: &[(&str, Value)]) -> Identities {
     all
 }
 
-fn certificate(uris: &[&str], names: &[(DnType, &str)]) -> Credential {
+fn certificate(uris: &[&str], names: &[(DnType, &str)]) -> AgentCredential {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -46,25 +46,25 @@ fn certificate(uris: &[&str], names: &[(DnType, &str)]) -> Credential {
     let authority = KeyPair::generate().expect("a key");
     let authority = Issuer::new(of_authority, authority);
     let der = params.signed_by(&key, &authority).expect("a certificate").der().to_vec();
-    Credential { certificate: Some(CertificateFacts::read(&der).expect("facts")), token: None }
+    AgentCredential { certificate: Some(CertificateFacts::read(&der).expect("facts")), token: None }
 }
 
-fn token(holder: TokenHolder) -> Credential {
+fn token(holder: TokenHolder) -> AgentCredential {
     let facts =
         TokenFacts { holder, id: Some("one".into()), issued_at: Some(NOW - 60), expires: Some(NOW + 60) };
-    Credential { certificate: None, token: Some(facts) }
+    AgentCredential { certificate: None, token: Some(facts) }
 }
 
-fn service_account(namespace: &str, name: &str) -> Credential {
+fn service_account(namespace: &str, name: &str) -> AgentCredential {
     token(TokenHolder::ServiceAccount { namespace: namespace.into(), name: name.into() })
 }
 
-fn jwt(issuer: &str, subject: &str, claims: &Value) -> Credential {
+fn jwt(issuer: &str, subject: &str, claims: &Value) -> AgentCredential {
     let claims = claims.as_object().cloned().unwrap_or_default();
     token(TokenHolder::Jwt { issuer: issuer.into(), subject: subject.into(), claims })
 }
 
-fn name_of(of: &Identities, credential: &Credential) -> Result<String, String> {
+fn name_of(of: &Identities, credential: &AgentCredential) -> Result<String, String> {
     of.identify(credential, NOW).map(|rights| rights.identity).map_err(|refusal| refusal.to_string())
 }
 
@@ -218,7 +218,7 @@ fn who_shows_nothing_or_expired_or_ambiguous_or_revoked_credentials_is_refused_b
         "its credential matches several KubesvcIdentities: one, two; let only one of them match"
     );
     let one = identities(&[("one", by_uri.clone())]);
-    assert_eq!(one.identify(&Credential::default(), NOW), Err(IdentityRefusal::NoCredential));
+    assert_eq!(one.identify(&AgentCredential::default(), NOW), Err(IdentityRefusal::NoCredential));
     assert_eq!(one.identify(&of, facts.not_after), Err(IdentityRefusal::Expired));
     assert!(one.identify(&of, facts.not_after - 1).is_ok());
     let unknown = name_of(&one, &service_account("a", "b")).expect_err("none");
@@ -263,7 +263,7 @@ fn a_certificate_and_a_token_have_one_identity_together() {
     let by_uri = json!({"match": {"uri": "spiffe://a/1"}, "allow": {"zones": ["z"]}});
     let by_token =
         json!({"match": {"serviceAccount": {"namespace": "a", "name": "b"}}, "allow": {"zones": ["z"]}});
-    let both = Credential {
+    let both = AgentCredential {
         token: service_account("a", "b").token,
         ..certificate(&["spiffe://a/1"], &[(DnType::CommonName, "a")])
     };
@@ -303,7 +303,7 @@ fn an_object_that_cannot_be_used_says_why_and_identifies_nobody() {
         ),
         (
             json!({"match": {"serviceAccount": {"namespace": "a", "name": "b"}, "issuer": "CN=a"}, "allow": ok}),
-            "issuer belongs to",
+            "match.issuer: belongs to",
         ),
     ] {
         let mut all = identities(&[("a", json!({"match": {"uri": "a"}, "allow": {"zones": ["z"]}}))]);
@@ -335,7 +335,7 @@ fn an_object_made_from_a_credential_matches_it() {
         all.put(&KubesvcIdentity::new("made", spec)).expect("it can be used");
         assert_eq!(name_of(&all, &credential), Ok("made".into()));
     }
-    assert_eq!(Credential::default().to_match(), None);
+    assert_eq!(AgentCredential::default().to_match(), None);
     assert_eq!(jwt("i", "a*", &json!({})).to_match(), None, "a subject that would be a template");
 }
 
@@ -352,18 +352,18 @@ fn spec() -> impl Strategy<Value = Value> {
     )
 }
 
-fn credentials() -> Vec<Credential> {
+fn credentials() -> Vec<AgentCredential> {
     let mut all = Vec::new();
     for one in ["a", "b", "a-x"] {
         all.push(certificate(&[one], &[(DnType::CommonName, "b")]));
         all.push(service_account("a", one));
     }
-    let both = Credential { token: all[1].token.clone(), ..all[0].clone() };
+    let both = AgentCredential { token: all[1].token.clone(), ..all[0].clone() };
     all.push(both);
     all
 }
 
-fn zones_of(all: &Identities, credential: &Credential) -> Vec<&'static str> {
+fn zones_of(all: &Identities, credential: &AgentCredential) -> Vec<&'static str> {
     let Ok(rights) = all.identify(credential, NOW) else { return Vec::new() };
     ["a", "b", "ab", "c"].into_iter().filter(|zone| rights.check_claim(zone, "x").is_ok()).collect()
 }
@@ -375,7 +375,7 @@ proptest! {
     fn the_order_of_objects_does_not_matter_and_no_revocation_widens_rights(
         specs in prop::collection::vec(spec(), 1..5), which in any::<prop::sample::Index>(),
     ) {
-        thread_local! { static CREDENTIALS: Vec<Credential> = credentials(); }
+        thread_local! { static CREDENTIALS: Vec<AgentCredential> = credentials(); }
         let named: BTreeMap<_, _> = specs.iter().enumerate().map(|(number, spec)| (format!("i{number}"), spec.clone())).collect();
         let put = |objects: Vec<(&String, &Value)>| {
             let mut all = Identities::default();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::api_session::{ApiSession, ResourceRequest};
 use crate::arguments::{CommandError, ScopeArguments};
 use crate::commands::agents::choose;
+use kubesvc_core::agent_resource::IDENTIFIED;
 use kubesvc_core::identity::{
     Allowance, CredentialMatch, KubesvcIdentity, KubesvcIdentitySpec, ServiceAccountMatch,
 };
@@ -19,8 +20,6 @@ use kubesvc_runtime::terminal::{self, Format, OutputError, Table, format};
 
 /// Plural of the resource.
 const IDENTITIES: &str = "kubesvcidentities";
-/// Type of the condition about an agent's identity.
-const IDENTIFIED: &str = "Identified";
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +31,27 @@ Examples:
 
 KubesvcIdentities count in the operator's namespace, while its kubesvc.grpc.auth.mode is bound.";
 
+const LIST_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc identity list -n kubesvc
+  kubectl kubesvc identity list -n kubesvc -o yaml";
+
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc identity create east --from-agent agent-1 -n kubesvc
+  kubectl kubesvc identity create west --service-account kubesvc/kubesvc-agent --zone west -n kubesvc
+  kubectl kubesvc identity create edge --uri 'spiffe://acme/agent/{zone}' --zone '{zone}' --account 'team-a/*' --dry-run";
+
+const WHY_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc identity why agent-1 -n kubesvc";
+
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc identity revoke east -n kubesvc
+
+Undo it with: kubectl patch ksi east -n kubesvc --type=merge -p '{\"spec\":{\"suspended\":false}}'";
+
 /// Arguments of `identity`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct IdentityArguments {
@@ -42,30 +62,33 @@ pub(crate) struct IdentityArguments {
 #[derive(Debug, clap::Subcommand)]
 enum IdentityCommand {
     /// List identities with their agents.
-    #[command(visible_alias = "ls")]
-    List(ListArguments),
+    #[command(visible_alias = "ls", after_help = LIST_EXAMPLES)]
+    List(IdentityListArguments),
     /// Create an identity, by default for its agent's zone and id alone.
-    Create(CreateArguments),
+    #[command(after_help = CREATE_EXAMPLES)]
+    Create(NewIdentityArguments),
     /// Say which identity admits an agent, or why none does.
-    Why(WhyArguments),
+    #[command(after_help = WHY_EXAMPLES)]
+    Why(IdentifiedAgent),
     /// Suspend identities: their agents are cut within a second, and not let in again.
+    #[command(after_help = REVOKE_EXAMPLES)]
     Revoke(RevokeArguments),
 }
 
 #[derive(Debug, clap::Args)]
-struct ListArguments {
+struct IdentityListArguments {
     /// Output format. Default: a table.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
 }
 
 #[derive(Debug, clap::Args)]
-struct CreateArguments {
+struct NewIdentityArguments {
     /// Name of the KubesvcIdentity.
     #[arg(value_name = "NAME")]
     name: String,
     #[command(flatten)]
-    credential: CredentialArguments,
+    credential: ShownCredential,
     /// Zones that the agents may claim. Default: the agent's.
     #[arg(long = "zone", value_name = "ZONE", required_unless_present = "from_agent")]
     zones: Vec<String>,
@@ -82,7 +105,7 @@ struct CreateArguments {
 
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct CredentialArguments {
+struct ShownCredential {
     /// The credential of an agent that was shown: its id, or the name of its KubesvcAgent.
     #[arg(long, value_name = "AGENT")]
     from_agent: Option<String>,
@@ -98,7 +121,7 @@ struct CredentialArguments {
 }
 
 #[derive(Debug, clap::Args)]
-struct WhyArguments {
+struct IdentifiedAgent {
     /// Id of an agent, or name of its KubesvcAgent.
     #[arg(value_name = "AGENT")]
     agent: String,
@@ -226,7 +249,7 @@ fn described(credential: &CredentialMatch) -> String {
     token_secret.as_ref().map(|secret| format!("token in Secret {}", secret.name)).unwrap_or_default()
 }
 
-async fn create(session: &ApiSession, arguments: &CreateArguments) -> Result<(), CommandError> {
+async fn create(session: &ApiSession, arguments: &NewIdentityArguments) -> Result<(), CommandError> {
     let (credential, agent) = credential(session, &arguments.credential).await?;
     let or = |given: &[String], of_agent: Option<String>| {
         if given.is_empty() { of_agent.into_iter().collect() } else { given.to_vec() }
@@ -254,9 +277,9 @@ async fn create(session: &ApiSession, arguments: &CreateArguments) -> Result<(),
 
 async fn credential(
     session: &ApiSession,
-    arguments: &CredentialArguments,
+    arguments: &ShownCredential,
 ) -> Result<(CredentialMatch, Option<KubesvcAgent>), CommandError> {
-    let CredentialArguments { from_agent, service_account, uri, fingerprint } = arguments;
+    let ShownCredential { from_agent, service_account, uri, fingerprint } = arguments;
     if let Some(name) = from_agent {
         let agents = session.list_agents(Some(&session.namespace)).await?;
         let agent = choose(&agents, name)?.clone();

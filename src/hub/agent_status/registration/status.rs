@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use crate::hub::agent_status::registration::{
     AgentSummary, KnownAgent, RegisteredIdentity, Registration, RegistrationError, Stranger,
 };
-use kubesvc_core::agent_resource::{AgentSession, SessionEnd};
+use kubesvc_core::agent_resource::{AgentSession, IDENTIFIED, SessionEnd};
 use kubesvc_core::failure::{FailureClass, truncate};
 use kubesvc_core::report_outbox::OutboxEntry;
 use kubesvc_core::{
@@ -21,8 +21,6 @@ use kubesvc_core::{
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
 /// Condition type for the cluster that the agent runs in or reaches.
 const SAME_CLUSTER: &str = "SameCluster";
-/// Condition type for the agent's identity.
-const IDENTIFIED: &str = "Identified";
 /// Time after which an agent that gets no session is shown anew: its object is removed a minute after it was shown.
 const SHOWN_FOR: Duration = Duration::from_secs(20);
 /// Condition type for the id of the agent in its zone.
@@ -67,6 +65,7 @@ pub(crate) fn registered(
     if let Some(session) = &before.session
         && session.boot_id == registration.boot_id
         && session.connect_seq > registration.connect_seq
+        && !is_anothers(&before, session, registration)
     {
         return Err(RegistrationError::Superseded);
     }
@@ -111,6 +110,14 @@ pub(crate) fn registered(
         static_sources: before.static_sources.filter(|_| same_process),
         cluster_uid: (!registration.cluster_uid.is_empty()).then(|| registration.cluster_uid.clone()),
         ..before
+    })
+}
+
+/// Whether the last session of an object was of another holder, who cannot supersede this one by the id of its process.
+fn is_anothers(before: &KubesvcAgentStatus, session: &AgentSession, registration: &Registration) -> bool {
+    registration.identity.as_ref().is_some_and(|identity| {
+        !before.connected
+            && (identity.credential != before.credential || session.ended == Some(SessionEnd::Revoked))
     })
 }
 
@@ -194,13 +201,22 @@ pub(crate) fn disconnected(
     let session = status.session.as_ref().filter(|session| session.id == *session_id)?;
     let session =
         AgentSession { ended: Some(end), ended_at: Some(Time(next_second(now))), ..session.clone() };
+    let mut status = status.clone();
+    if end == SessionEnd::Revoked {
+        let why =
+            "its identity was taken from it, or its credential has expired; the operator's log says which"
+                .to_owned();
+        let identity = RegisteredIdentity { why: Some(why), ..RegisteredIdentity::default() };
+        status.conditions = identified_conditions(&status.conditions, Some(&identity), now);
+        (status.identified, status.identity, status.offers) = (Some(false), None, None);
+    }
     Some(KubesvcAgentStatus {
         connected: false,
         session: Some(session),
         connected_since: None,
         held: None,
         failed: None,
-        ..status.clone()
+        ..status
     })
 }
 
@@ -238,6 +254,7 @@ pub(super) fn summarized(
         static_accounts: summary.static_accounts.clone().or_else(|| status.static_accounts.clone()),
         static_sources: summary.static_sources.clone().or_else(|| status.static_sources.clone()),
         conditions: conditions(status, summary),
+        offers: summary.offers,
         ..status.clone()
     };
     (ours && summarized != *status).then_some(summarized)
@@ -279,6 +296,7 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
         incarnation: status.session.as_ref().and_then(|session| session.incarnation.clone()),
         session_id: status.session.map(|session| session.id).unwrap_or_default(),
         approved,
+        is_identified_by_credential: status.identified.is_some(),
         approved_once: status.approved_once,
         ended_at,
         connected: status.connected,
@@ -303,8 +321,10 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
     use crate::hub::agent_admission::queue::AdmissionClass;
+    use crate::hub::agent_status::registration::IdentityBinding;
     use kubesvc_core::GrantEpoch;
     use kubesvc_core::agent_resource::SessionEnd;
+    use kubesvc_core::identity::CredentialMatch;
 
     fn registration() -> Registration {
         Registration {
@@ -333,6 +353,63 @@ mod tests {
         let mut agent = new_object("a-z", &registration(), true);
         agent.status = Some(super::registered(&agent, &registration(), |_| true, at(0)).expect("it is free"));
         agent
+    }
+
+    fn stranger(credential: Option<CredentialMatch>) -> Stranger {
+        Stranger {
+            agent_id: "a".into(),
+            zone: "z".into(),
+            session_id: "s9".into(),
+            boot_id: "b9".into(),
+            replica: "r".into(),
+            version: "1.0".into(),
+            credential,
+            why: "no KubesvcIdentity matches its certificate".into(),
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_shown_now_and_then_and_never_in_the_object_of_an_agent_that_was_approved() {
+        let uri = |uri: &str| Some(CredentialMatch { uri: Some(uri.into()), ..CredentialMatch::default() });
+        let mut agent = unapproved_object("a-z", &"a".into(), &"z".into());
+        let status = shown(&agent, &stranger(uri("one")), at(100)).expect("it is new");
+        assert_eq!(
+            (status.identified, status.connected, status.credential.clone()),
+            (Some(false), false, uri("one"))
+        );
+        let condition = status.conditions.iter().find(|one| one.type_ == IDENTIFIED).expect("it says why");
+        assert!(condition.status == "False" && condition.message.contains("no KubesvcIdentity"));
+        agent.status = Some(status);
+        assert!(!agent.is_approved() && !agent.was_approved());
+        assert_eq!(shown(&agent, &stranger(uri("one")), at(110)), None, "the same a moment later");
+        assert!(shown(&agent, &stranger(uri("one")), at(130)).is_some(), "or it would be removed");
+        assert!(shown(&agent, &stranger(uri("two")), at(111)).is_some());
+        assert_eq!(shown(&agent, &Stranger { zone: "other".into(), ..stranger(None) }, at(999)), None);
+        assert_eq!(shown(&registered(), &stranger(uri("two")), at(999)), None, "its name is another agent's");
+    }
+
+    #[test]
+    fn an_identity_that_counts_is_the_approval_until_the_agent_loses_it() {
+        let identity = RegisteredIdentity {
+            name: Some("edge".into()),
+            binding: Some(IdentityBinding { offers: false }),
+            ..RegisteredIdentity::default()
+        };
+        let registration = Registration { identity: Some(identity), ..registration() };
+        let mut agent = new_object("a-z", &registration, false);
+        agent.status = Some(super::registered(&agent, &registration, |_| true, at(0)).expect("it is free"));
+        assert!(agent.is_approved() && !agent.may_offer() && !agent.is_revoked());
+        assert_eq!(agent.approved_by(), Some("edge"));
+        let ended = disconnected(&agent, &"s1".into(), SessionEnd::Revoked, at(9)).expect("its end");
+        agent.status = Some(ended);
+        assert!(!agent.is_approved() && agent.was_approved() && agent.is_revoked());
+        // Where identities do not count any more, spec.approved does.
+        let open = Registration { identity: None, connect_seq: 3, session_id: "s2".into(), ..registration };
+        agent.spec.approved = true;
+        agent.status = Some(super::registered(&agent, &open, |_| true, at(10)).expect("it is free"));
+        assert!(agent.is_approved() && agent.may_offer());
+        let status = agent.status.expect("a status");
+        assert!(status.conditions.iter().all(|one| one.type_ != IDENTIFIED) && status.identity.is_none());
     }
 
     #[test]

@@ -181,7 +181,7 @@ impl AccountWork {
             lists: None,
             cluster_uid: &self.session.agent.cluster_uid,
             may_hold: true,
-            may_offer: self.session.identity.has(|rights| rights.offers, true),
+            may_offer: self.session.may_offer(),
         }
     }
 
@@ -193,7 +193,7 @@ impl AccountWork {
         };
         SessionView {
             lists,
-            may_hold: account.is_none_or(|account| may_hold(&self.session, account)),
+            may_hold: account.is_none_or(|account| self.session.may_hold(account)),
             ..self.view()
         }
     }
@@ -202,6 +202,7 @@ impl AccountWork {
         let account = self.parts.context.accounts.by_uid(&uid);
         let (now, tick) = (self.parts.context.moment(), self.parts.context.ticks.now());
         let view = self.view_for(account.as_deref());
+        let judged = account.as_deref().is_some_and(|account| self.session.judge(account));
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(&uid);
         let duty = duties::duty(view, account.as_deref(), entry, now);
@@ -213,6 +214,7 @@ impl AccountWork {
         };
         let is_new = entry.is_none();
         match duty {
+            Duty::Nothing if judged => {}
             Duty::Nothing => return,
             Duty::Later(at) => {
                 self.later.insert((at, uid));
@@ -441,27 +443,6 @@ fn is_to_prepare(session: &Session, uid: &str, epoch: GrantEpoch) -> bool {
     ledger.entry(uid).is_some_and(|entry| entry.command == Some(PendingCommand::Prepare(epoch)))
 }
 
-/// Whether the agent's identity may hold the account.
-fn may_hold(session: &Session, account: &KubesvcAccount) -> bool {
-    let name = |part: &Option<String>| part.clone().unwrap_or_default();
-    session.identity.may_hold(&name(&account.metadata.namespace), &name(&account.metadata.name))
-}
-
-fn forbidden(session: &Session, account: &KubesvcAccount) -> Failure {
-    let identity = session.identity.get().map(|identified| identified.rights.identity.clone());
-    let name = |part: &Option<String>| part.clone().unwrap_or_default();
-    let message = format!(
-        "KubesvcIdentity {identity} of agent {agent} in zone {zone:?} does not allow account {namespace}/{object}: add it to \
-         spec.allow.accounts, or give the account another zone",
-        identity = identity.unwrap_or_default(),
-        agent = session.agent.id,
-        zone = session.agent.zone,
-        namespace = name(&account.metadata.namespace),
-        object = name(&account.metadata.name),
-    );
-    Failure::new(FailureClass::ZoneForbidden, message)
-}
-
 fn too_slow() -> Failure {
     let message = format!("the credential of the account was not read within {CREDENTIAL_TIMEOUT:?}");
     Failure::new(FailureClass::Timeout, message)
@@ -473,8 +454,8 @@ async fn ready(
     account: &KubesvcAccount,
     epoch: GrantEpoch,
 ) -> PreparedAccount {
-    if !may_hold(session, account) {
-        return PreparedAccount::Failed(forbidden(session, account));
+    if !session.may_hold(account) {
+        return PreparedAccount::Unwanted;
     }
     let may_be_old = !session.connected_before(version_of(account));
     if parts.context.settings.sessions.clustered

@@ -20,6 +20,9 @@ const APPROVED_AFTER_HELLO: &str = "it was approved, and says anew what it holds
 /// Why the stream of an agent ends that claimed more accounts than were taken in at once.
 const MORE_CLAIMS: &str = "it holds more accounts that are none of its zone, and says them anew";
 
+/// Why the stream of an agent ends whose certificate or token has expired.
+const EXPIRED: &str = "its credential has expired";
+
 /// State of a session beside its accounts.
 pub(super) struct SessionLifetime {
     /// Whether the agent is given accounts.
@@ -303,6 +306,16 @@ impl Session {
         is_new
     }
 
+    /// Ends the stream, since the agent's credential has expired. The agent is waited for: it may come back with another one.
+    pub(crate) fn expire(&self) {
+        self.close(EXPIRED);
+    }
+
+    /// Whether nothing may be sent to the agent any more, or heard from it.
+    pub(crate) fn lost_its_credential(&self) -> bool {
+        self.is_revoked() || self.closed_because() == Some(EXPIRED)
+    }
+
     /// Whether the agent lost its identity. It is gone at once: nothing waits for it.
     pub(crate) fn is_revoked(&self) -> bool {
         self.lifetime.closing.revoked.load(Ordering::SeqCst)
@@ -311,7 +324,11 @@ impl Session {
     /// The status that its stream ends with when it was closed.
     pub(crate) fn closing_status(&self) -> Status {
         let why = self.closed_because().unwrap_or("the stream was closed");
-        if self.is_revoked() { Status::permission_denied(why) } else { Status::aborted(why) }
+        match why {
+            _ if self.is_revoked() => Status::permission_denied(why),
+            EXPIRED => Status::unauthenticated(why),
+            _ => Status::aborted(why),
+        }
     }
 
     /// Whether somebody asked for its end.

@@ -157,7 +157,14 @@ impl SessionLoop {
     }
 
     async fn step(&mut self, inbound: &mut Streaming<ops::AgentFrame>) -> ControlFlow<LoopEnd> {
-        let can_send = self.frames.has_capacity() && self.drain_deadline.is_none();
+        // Before anything else is sent to it.
+        if self.session.lost_its_credential() {
+            let why = self.session.closed_because().unwrap_or_default();
+            return ControlFlow::Break(LoopEnd::Cut(why, self.session.closing_status()));
+        }
+        // An identity may have been taken away while the process was suspended.
+        let may_hear = self.parts.context.knows_identities();
+        let can_send = self.frames.has_capacity() && self.drain_deadline.is_none() && may_hear;
         let sink = self.frames.sink();
         let wake_at = self.wake_at();
         tokio::select! {
@@ -174,8 +181,8 @@ impl SessionLoop {
             () = self.parts.draining.sends_away(), if self.drain_by.is_none() => self.await_writes(),
             () = self.session.writes_ended(), if self.has_to_drain() => self.drain(),
             frame = inbound.next(), if self.unheard.is_none() => self.unheard = Some(frame),
-            () = self.parts.identification.known(), if self.unheard.is_some() => {}
-            permit = sink.reserve(), if !self.frames.is_empty() => match permit {
+            () = self.parts.context.identities_known(), if !may_hear || self.unheard.is_some() => {}
+            permit = sink.reserve(), if may_hear && !self.frames.is_empty() => match permit {
                 Ok(permit) => {
                     self.frames.send(permit, self.ack);
                     self.parts.context.metrics.frames_out.inc();
@@ -193,8 +200,7 @@ impl SessionLoop {
         if self.drain_deadline.is_none() {
             self.prober.flush(&mut self.frames);
         }
-        // An identity that it rests on may have been taken away while the process was suspended.
-        if self.parts.identification.may_hear()
+        if self.parts.context.knows_identities()
             && let Some(frame) = self.unheard.take()
         {
             return self.handle_frame(frame);
@@ -295,7 +301,7 @@ impl SessionLoop {
             }
             Some(Ok(frame)) => frame,
         };
-        if self.session.is_revoked() {
+        if self.session.lost_its_credential() {
             return ControlFlow::Break(LoopEnd::Cut(
                 "the agent lost its identity",
                 self.session.closing_status(),

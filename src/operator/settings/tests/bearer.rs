@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use jsonwebtoken::Algorithm;
 
-use super::super::bearer::{BearerKeys, IssuerKeys, Wrong};
+use super::super::bearer::{BearerKeys, IssuerKeys, WrongIssuer};
 use super::{error, operator};
 use crate::agent_tokens::{ALGORITHMS, BearerSettings, KeyLocation};
 
@@ -21,7 +21,7 @@ fn by_url(issuer: &str) -> IssuerKeys {
     }
 }
 
-fn read(issuers: Vec<IssuerKeys>) -> Result<BearerSettings, Vec<Wrong>> {
+fn read(issuers: Vec<IssuerKeys>) -> Result<BearerSettings, Vec<WrongIssuer>> {
     BearerKeys { token_review: true, issuers }.settings()
 }
 
