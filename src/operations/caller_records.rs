@@ -170,12 +170,23 @@ impl Operations {
         record: &OperationRecord,
     ) -> Result<(), OperationRefusal> {
         let about = AboutAccount::of(record);
+        // Who asked for it may read how it ended, also when the account is gone.
+        let is_own = record.principal.as_deref() == Some(caller.principal.name.as_str());
+        if is_own && verb == "get" && self.is_gone(&about) {
+            return Ok(());
+        }
         let authorized = self.authorize_named(caller, verb, about.named()).await;
         authorized.map_err(|refusal| match refusal {
             // The id is all that the caller knows.
             OperationRefusal::NoAccount(_) => OperationRefusal::NoOperation(record.operation_id.clone()),
             refusal => refusal,
         })
+    }
+
+    /// Whether the account of a record is gone, whatever has its name by now.
+    fn is_gone(&self, about: &AboutAccount) -> bool {
+        let objects = self.accounts.by_account_name(&about.name);
+        about.uid.as_deref().is_some_and(|uid| objects.iter().all(|object| object.uid() != uid))
     }
 
     /// Checks a right on the account with a name, and this uid if one is known: another object may have the name by now. For one
