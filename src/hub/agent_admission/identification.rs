@@ -89,21 +89,18 @@ impl Identification {
         metadata: &MetadataMap,
     ) -> Result<Option<ShownIdentity>, Status> {
         let Some(ports) = &self.ports else { return Ok(None) };
-        if tokio::time::timeout(FRESH_TIMEOUT, ports.index.fresh()).await.is_err() {
-            return Err(Status::unavailable(
-                "the operator does not know the KubesvcIdentities yet; try again",
-            ));
+        let is_known = match ports.mode {
+            IdentityMode::Log => ports.index.is_fresh(),
+            IdentityMode::Bound => tokio::time::timeout(FRESH_TIMEOUT, ports.index.fresh()).await.is_ok(),
+        };
+        if !is_known {
+            let why = "the KubesvcIdentities are not known";
+            return self.refuse(ports, "identities_unknown", peer, why, Code::Unavailable);
         }
         let shown = match read(peer, metadata, &*ports.tokens).await {
             Ok(shown) => shown,
             Err(TokenError::Unavailable(why)) => {
-                self.log("token_unavailable", peer, &why);
-                return match ports.mode {
-                    IdentityMode::Log => Ok(None),
-                    IdentityMode::Bound => {
-                        Err(Status::unavailable("the operator cannot check the agent's token now; try again"))
-                    }
-                };
+                return self.refuse(ports, "token_unavailable", peer, &why, Code::Unavailable);
             }
             Err(TokenError::Invalid(why)) => {
                 return self.refuse(ports, "invalid_credential", peer, &why, Code::Unauthenticated);

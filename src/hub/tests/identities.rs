@@ -482,6 +482,12 @@ async fn in_mode_log_everybody_is_let_in_and_what_would_be_refused_is_counted() 
     index.put(identity("east", "east", &serde_json::json!({"suspended": true})));
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(hub.hub.sessions.registry.connected().len(), 4, "nobody is cut");
+    // Also where the objects cannot be listed: nobody waits for them.
+    index.went_stale();
+    let begun = std::time::Instant::now();
+    let mut agent = greet(&hub, &[EAST], hello("c")).await.expect("it is let in");
+    agent.accepted().await;
+    assert!(would("identities_unknown") == 1 && begun.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
